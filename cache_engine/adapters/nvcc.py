@@ -232,7 +232,7 @@ def _run_and_store(stored: Shelf, request: Request, words: list[str], number: in
 def _result(
     request: Request, dependencies: bytes | None, began_ns: int, printed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """The files of a result; raises ``PassThrough`` where it cannot be found again, and ``OSError``."""
+    """The files to store for a command; raises ``PassThrough`` where no lookup could find them, and ``OSError``."""
     command, roots, digests = request.command, request.roots, request.digests
     output = read_text(command.output)
     if output is None or not dependencies or sum(map(len, printed.values())) > _MOST_TEXT:

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
-    """Runs a program to its end; returns its exit code and its output. Raises ``OSError`` if it cannot start.
+    """Runs a program to its end; returns its exit code, and its output by stream. Raises ``OSError`` if none starts.
 
     If a signal ended the program, this process ends itself by the same signal.
     """

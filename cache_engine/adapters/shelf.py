@@ -58,7 +58,7 @@ class Shelf:
         self._housekeeper: Housekeeper | None = None
 
     def get(self, framework: str, name: str, index: str) -> StoredGroup | None:
-        """Reads a kernel, verified by checksum, and counts a hit; ``None`` if the store does not have it.
+        """Reads a framework's kernel, verified by checksum, and counts a hit; ``None`` if the store does not have it.
 
         Raises:
             CorruptEntry, UnknownGroup, OSError: as ``read_stored``. A damaged kernel is counted, and may be stored
@@ -127,7 +127,7 @@ class Shelf:
                     yield group
 
     def close(self) -> None:
-        """Writes the last counts and ends the cleaning. The end of the process does the same."""
+        """Writes the last counts to the journal, and ends a running cleaning. The end of the process does the same."""
         if self._housekeeper is not None:
             self._housekeeper.close()
         self._journal.close()
@@ -147,10 +147,10 @@ class Shelf:
 
 
 class Programs:
-    """One framework's programs in a store, each a file. A failure is a warning in the log and a miss."""
+    """One framework's programs in a store, each of one file. A failure is a warning in the log and a miss."""
 
     def __init__(self, stored: Shelf | None, framework: str, title: str, version: str) -> None:
-        """For the framework with this name, title and version. Without ``stored``, nothing is stored."""
+        """Prepares for the framework of this name, title and version. Without ``stored``, nothing is stored."""
         self.shelf, self._framework, self._title, self._version = stored, framework, title, version
         self._missed_at: dict[str, float] = {}
 

@@ -121,7 +121,7 @@ def ls_verb(
 
 
 class Page(NamedTuple):
-    """A page of a list: the number of all kernels, and the rows of this page, by the columns of the index."""
+    """A page of a list: the number of all kernels in the list, and the rows of this page, by the index's columns."""
 
     total: int
     rows: Sequence[Mapping[str, Any]]

@@ -145,9 +145,9 @@ def statistics_document(found: Statistics, queue: QueueState | None = None) -> d
 
 
 def lengths_document(counts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """The durations of lookups and of compiling, as JSON, by the name of the step; steps that never ran are left out.
+    """The durations of the steps of lookups and compiles, as JSON, by step; steps that never ran are left out.
 
-    ``per_s`` is how many run in one second of that step's own time. ``share`` is the step's part of the time that
+    ``per_s`` is the number of runs of a step per second of its own time. ``share`` is the step's share of the time that
     misses took; ``None`` for a step of a hit.
     """
     found = distributions(counts)
@@ -225,7 +225,7 @@ def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> 
     Events that are known only for a longer interval are in a row of that longer interval.
 
     Args:
-        since: seconds since 1970; begins with the interval that holds it.
+        since: a time in seconds since 1970; the first interval is the one that contains it.
     """
     found: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:

@@ -38,7 +38,7 @@ _NAME = "attached"
 
 
 def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
-    """The folder for the index: the store, or a private folder if the store, or DuckDB, does not allow a file there.
+    """The folder for the index: the store, or a private folder if the store or DuckDB allows no file in the store.
 
     Args:
         is_full: whether the store's disk is full.
@@ -110,7 +110,7 @@ class Attaching:
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Yields the connection to the file, always the same one; waits as ``connect``.
+        """Yields a connection to the attached file; if another program has the file open, waits shortly.
 
         All threads that read at the same time share one opening of the file, because closing a second one would drop
         the lock of the first.
@@ -189,7 +189,7 @@ def interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float | No
 
 @contextmanager
 def passing_on_ctrl_c() -> Iterator[None]:
-    """On Ctrl-C, raises ``KeyboardInterrupt``; DuckDB itself would raise ``RuntimeError`` in its place."""
+    """In the ``with``, Ctrl-C raises ``KeyboardInterrupt``; DuckDB itself would raise ``RuntimeError`` in its place."""
     try:
         yield
     except RuntimeError as error:

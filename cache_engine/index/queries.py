@@ -365,7 +365,7 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> Row:
-    """The index's schema version, generation, time of the last sync, skipped items, and rows per table."""
+    """The index's schema version, generation, time of the last sync, number of skipped items, and rows per table."""
     (row,) = _rows(
         connection, f"SELECT schema_version, generation, synced_at, {ALL_SKIPPED} AS skipped FROM sync_state"
     )

@@ -35,7 +35,7 @@ UNREAD = ""
 
 
 def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
-    """Reads folders that have changed; returns the numbers of added, removed and newly unreadable rows."""
+    """Reads the records in changed folders; returns the numbers of added, removed and newly unreadable rows."""
     known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
     horizon = time.time_ns() - SETTLED_NS
     changed: dict[str, int] = {}
@@ -133,7 +133,7 @@ def timings_state(layout: StoreLayout) -> State:
 
 
 def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
-    """Copies changed timings; returns the number of measurements read or removed, and whether all could be read."""
+    """Copies timings if any has changed; returns the number read or removed, and whether all could be read."""
     # Before reading, so that an addition meanwhile is a change next time.
     state = msgspec.json.encode(timings_state(layout)).decode()
     known = connection.execute("SELECT state FROM timings_read").fetchone()

@@ -292,6 +292,6 @@ def sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> Non
 
 
 def _sums(connection: duckdb.DuckDBPyConnection, table: str, but: str) -> str:
-    """SQL for the sums of all columns except ``but``. They have the same upper bound as in files, so that they fit."""
+    """SQL for the sums of all columns except ``but``, bounded as in the store's files, so that they fit the columns."""
     names = [row[0] for row in connection.execute(f"DESCRIBE {table}").fetchall()]
     return ", ".join(f"least(sum({name}), {MOST_COUNT}) AS {name}" for name in names if name not in but.split(", "))

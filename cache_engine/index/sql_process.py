@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _bind(limit_s: float) -> None:
-    """Limits the memory, files and time of this process; after ``limit_s`` and a while, an alarm ends it."""
+    """Limits this process: its memory, files and processor time; an alarm ends it after ``limit_s`` seconds."""
     limits = {
         resource.RLIMIT_DATA: MEMORY_BYTES,
         resource.RLIMIT_CPU: math.ceil(2 * limit_s) + 1,
