@@ -42,7 +42,7 @@ _MOST_COUNTED, _MOST_PARTS = 4, 8
 _MOST_SHOWN = 5
 
 PAYS_FROM = 1_000
-"""The number of entries from which on the index is used; it is faster to read fewer ones than to import DuckDB."""
+"""The least number of entries for which the index is used; fewer are read faster than DuckDB is imported."""
 
 
 def cache_option(verb: _F) -> _F:
@@ -176,10 +176,10 @@ def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
 
 
 def places_in(places: list[Place], folder: Path | None) -> list[Place]:
-    """Those of ``places`` that are in ``folder``; without a folder, all that are in use.
+    """Those of ``places`` whose directory is ``folder``; without a folder, all that are in use.
 
     Raises:
-        UsageError: when no cache is in ``folder``.
+        UsageError: when ``folder`` is the directory of no cache.
     """
     if folder is None:
         return [place for place in places if not place.replaced_by]
@@ -249,7 +249,7 @@ def common_letters(one: str, other: str) -> int:
 
 
 def shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """A function that shortens one of these ids, to at least 12 digits; ``find_entry`` still finds one entry by it."""
+    """A function that shortens one of ``ids``, to at least 12 digits; ``find_entry`` still finds only its entry."""
     names = sorted({(name, each) for each in ids for name in _names_of(each)})
 
     def common(whole: str, id: str, step: int) -> int:

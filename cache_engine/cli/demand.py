@@ -141,7 +141,7 @@ def _promote_and_print(
 
 @dataclass(frozen=True)
 class _Promoted:
-    """The result of ``--promote``: the plan, the kernels chosen from it, and failures (``None`` for a dry run)."""
+    """The result of ``--promote``: the plan, the kernels chosen from the plan, and failures; ``None`` in a dry run."""
 
     plan: PromotionPlan
     taken: list[Candidate]
@@ -192,7 +192,7 @@ def _document(done: _Promoted, budget_s: float) -> dict[str, Any]:
 
 
 def _candidate_row(one: Candidate, is_taken: bool) -> dict[str, Any]:
-    """A kernel that could be compiled ahead, as a row for JSON: its cost and benefit in seconds, over the horizon."""
+    """A kernel that could be compiled ahead, as a row for JSON, with its cost and its benefit within the horizon."""
     value = one.value
     return {
         "kind": one.kind,

@@ -163,7 +163,7 @@ def _on_the_gpu(settings: Settings) -> Iterator[Check]:
 
 
 def _families(settings: Settings, device: DeviceFingerprint) -> Iterator[Check]:
-    """The state of each family that this GPU must prove, by the newest proof in the store."""
+    """For each family that must be tested on this GPU before use: the newest result of its test in the store."""
     if compiled_for(device.arch) != TARGET or not (settings.uses_directory and settings.directory_exists):
         return
     with suppress(GemmCacheError, OSError):  # what is wrong with the store, ``_store`` says

@@ -96,7 +96,7 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
 
 
 def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
-    """Counts of this store's lookups in remotes, and when lookups last stopped and resumed asking this remote."""
+    """The counts of this store's lookups in remotes, and the times when lookups last stopped and resumed at ``url``."""
     is_used = settings.remote is not None and without_query(settings.remote) == without_query(url)
 
     def last(kind: str) -> Event | None:

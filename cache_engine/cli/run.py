@@ -178,7 +178,7 @@ def _can_write(root: Path) -> bool:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[bool]:
-    """Yields whether no other ``run`` uses the same root; if one does, prints that both reports have all kernels."""
+    """Yields whether no other ``run`` uses the same root; if one does, prints that this report has its kernels too."""
     is_alone = False
     with ExitStack() as held:
         try:

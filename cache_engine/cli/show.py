@@ -221,7 +221,7 @@ def inspection_document(inspection: Inspection) -> dict[str, Any]:
 
 
 def proof_words(cache: Cache, record: Record) -> str:
-    """A sentence: on which GPUs the kernel's family has computed its test products right; empty if it needs none."""
+    """The results of the kernel family's test products on each GPU that ran them; empty if the family needs no test."""
     if record.family not in TO_PROVE:
         return ""
     from cache_engine.store.proofs import states

@@ -217,7 +217,7 @@ class Size(click.ParamType[int]):
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """The number that ``value`` says; fails if it says none that is allowed."""
         if isinstance(value, int):
             return value
         if not re.fullmatch("[0-9]{1,40}", value):
@@ -231,7 +231,7 @@ class Span(click.ParamType[float]):
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds of the span of time that the text ``value`` says; fails for other texts."""
+        """The span of time that the text ``value`` says, in seconds; fails for a text that says none."""
         if isinstance(value, float):
             return value
         match = re.fullmatch("([0-9]{1,9})([smhd])", value)
@@ -247,7 +247,7 @@ class Days(click.FloatRange):
         super().__init__(0)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number of days that the text ``value`` says; fails for other texts."""
+        """The number of days that the text ``value`` says; fails for a text that says none."""
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}[smhd]", value):
             return Span().convert(value, param, ctx) / 86_400
         return float(super().convert(value, param, ctx))
@@ -257,7 +257,7 @@ class Amount(click.FloatRange):
     """A number in a range; ``nan`` is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """The number that ``value`` says; fails if it says none that is allowed."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
