@@ -60,7 +60,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         self._began = time.perf_counter()
 
     def get_file(self, filename: str) -> str | None:
-        """The path of one file in Triton's directory; ``None`` if it is not stored."""
+        """The path of one file, of this manager's kernel or in Triton's directory; ``None`` if it is not stored."""
         found: str | None = self._paths.get(filename) or self._triton_s.get_file(filename)
         return found
 

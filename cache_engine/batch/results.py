@@ -225,7 +225,7 @@ class Sampled(msgspec.Struct, kw_only=True):
 
     ``found_again`` is the number of kernels that came from disk at the second request.
 
-    ``requests`` is the number of requests made after that, which count as demand.
+    ``requests`` is the number of further requests made after the second one, which are recorded as demand.
     """
 
     store: str

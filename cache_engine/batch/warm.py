@@ -148,7 +148,7 @@ def problems_of(
     compiler: str | None = None,
     **asked: Unpack[ProblemOptions],
 ) -> list[GemmProblem]:
-    """One problem for each kernel that a model's layers need: once ``warm`` has got these, every m is a hit.
+    """One problem for each kernel that a model's layers need: once ``warm`` has got their kernels, every m is a hit.
 
     Compiles nothing, and reads no kernel. Takes milliseconds for each shape and target.
 

@@ -133,7 +133,7 @@ class Page(NamedTuple):
 def print_kernels(
     ours: Page, adapted: Page, offset: int, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()
 ) -> None:
-    """Prints a page of kernels. If it is empty, prints hints, and ``there``: the values that each filter could have."""
+    """Prints a page of kernels; if the page is empty, prints hints, and ``there``: each filter's possible values."""
     for meaning in meanings:
         print(printable(meaning))
     total = ours.total + adapted.total

@@ -1,4 +1,4 @@
-"""Old names of verbs and options. Each works, hidden, for one version, and prints its new name on standard error.
+"""Old names of verbs and options. Each works for one version, is not in any help, and prints its new name on stderr.
 
 To rename a verb or an option, add a row to a table here; no other module knows old names.
 """
@@ -98,7 +98,7 @@ GONE: Mapping[str, str] = {
     "bench fleet": "bench fleet is gone; docs/scale.md has what it found",
     "replay": f"{BENCHMARKS} replay",
 }
-"""For each verb that was removed: the sentence that says where to find its successor."""
+"""For each verb that was removed, the sentence that says where to find the verb's successor."""
 
 _PROGRAM = "gemm-cache"
 

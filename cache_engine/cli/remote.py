@@ -320,7 +320,7 @@ def clean_verb(
 
 @contextmanager
 def _audit_of(settings: Settings) -> Iterator[Journal | None]:
-    """The journal of the store in use; where there is no store, ``None``, and a line says so."""
+    """Yields the journal of the store in use; without a store, yields ``None`` and prints that nothing is recorded."""
     with ExitStack() as stack:
         journal = None
         try:

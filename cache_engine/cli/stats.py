@@ -119,7 +119,10 @@ def _show_statistics(settings: Settings, *, by_arch: bool, as_json: bool) -> Non
 
 
 def statistics_document(found: Statistics, queue: QueueState | None = None) -> dict[str, Any]:
-    """The contents and history of a store, as JSON. ``saved_ms`` counts kernels from disk, packs and a remote."""
+    """The contents and history of a store, as JSON.
+
+    ``saved_ms`` is the compile time saved by hits on disk, in packs and in a remote.
+    """
     totals, day = found.totals, found.last_24h
     document = {
         **picked(found, "entries", "max_entries", "stored_bytes", "max_bytes", "journal_bytes", "max_memory_bytes"),

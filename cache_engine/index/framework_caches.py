@@ -129,7 +129,7 @@ def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str],
 
 
 def _write_entries(index: Index, found: _Found, gone: Sequence[str] = ()) -> list[tuple[Place, ScanFinding]]:
-    """Replaces the rows of entries that were read or deleted; returns findings on those that do not fit the columns."""
+    """Replaces the rows of entries that were read or deleted; returns a finding for each that does not fit a column."""
     fresh = [_row(found.place, entry) for entry in found.entries]
     wrong = [each for entry in found.entries for each in examine_entry(found.place, entry, None, found.network)]
     kind, path = found.place.kind, found.place.path_text

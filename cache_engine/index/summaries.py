@@ -73,7 +73,7 @@ def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) 
 def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """For each target and GPU, the numbers of kernels and timings, and their TFLOP/s, also as a share of a library's.
 
-    Only timings whose result was verified count, also those of kernels evicted since.
+    Uses only timings whose result was verified, also those of kernels that have been evicted since.
     """
     return fetch(
         connection,

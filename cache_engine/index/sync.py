@@ -174,7 +174,7 @@ class Index:
             raise IndexUnavailable(f"cannot update the index: {error}") from error
 
     def _write(self, rebuild: bool) -> Synced:
-        """Opens the index, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
+        """Opens the index, creates its tables if it has none, and syncs it atomically. Call this under the lock."""
         if rebuild or not is_own(self._layout):
             self._discard()
         connection = connect(self.path)

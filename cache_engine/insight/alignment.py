@@ -1,8 +1,8 @@
-"""Aligns the machine code of two kernels, loop by loop, on opcodes; the choice of registers does not count. Pure.
+"""Aligns the machine code of two kernels, loop by loop, on opcodes; the choice of registers is ignored. Pure.
 
 A compiler that chooses other registers, or schedules independent instructions in another order, changes most lines of a
-kernel but not its work. So two lines that differ in registers only count as the same, and a line that the other kernel
-has elsewhere in the same part counts as moved.
+kernel but not its work. So two lines that differ only in registers are called the same, and a line that the other
+kernel has elsewhere in the same part is called moved.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Named(Protocol):
 def sass_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> str:
     """The difference of two kernels' machine code as a diff, loop by loop; empty if there is none.
 
-    Addresses, names and the numbers of registers do not count.
+    Differences in addresses, names and the numbers of registers are ignored.
     """
     parts = aligned(first_sass, first.name, second_sass, second.name)
     if all(pair.first == pair.second for part in parts for pair in part.pairs):

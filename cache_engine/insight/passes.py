@@ -1,6 +1,6 @@
 """The cost of one pass of a model on a chip: the cost of each of its matrix multiplications, and their sum.
 
-Only products with weights count; attention scores, norms, communication and everything else do not.
+Only products with weights are in it; attention scores, norms, communication and everything else are left out.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _rows_of_a_group(p: RecordedProblem) -> int:
 
 
 def roles(record: Record) -> Roles | None:
-    """The warps that copy and those that multiply; ``None`` where every warp does both."""
+    """The numbers of warp groups that copy and that multiply; ``None`` where every warp does both."""
     if record.family != Hopper.name:
         return None
     consumers = record.config.warps_m * record.config.warps_n // GROUP_WARPS

@@ -116,7 +116,7 @@ class Submission:
         return self._sum(before, there, canceled=len(left))
 
     def cancel(self) -> int:
-        """Withdraws the requests that no worker has taken, and tells workers to drop those not begun.
+        """Withdraws the requests that no worker has taken, and tells workers to drop those taken but not begun.
 
         Returns:
             The number of messages withdrawn.

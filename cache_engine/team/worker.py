@@ -116,7 +116,7 @@ class _Maker:
         return selection.key
 
     def made(self, message: CompileMessage, key: CacheKey) -> bool:
-        """Compiles a kernel unless store or remote has it, and sends it to the remote; returns whether it was compiled.
+        """Sends a kernel to the remote if the remote lacks it, compiling it if needed; returns whether it was compiled.
 
         Raises:
             GemmCacheError: where the kernel cannot be compiled, stored or sent.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Administered(Protocol):
-    """The part of an opened cache that administration needs."""
+    """The attributes of an opened cache that ``Admin`` needs."""
 
     settings: Settings
     journal: Journal
@@ -87,7 +87,7 @@ class Admin:
         """The evictions that cleaning would make; without ``limits``, by the settings. Changes nothing.
 
         Args:
-            survey: the entries as ``survey`` found them; without it, as they are now.
+            survey: the state of the entries, as the method ``survey`` returned it; by default, their state now.
             on_record: called with the number of records read so far.
         """
         limits = limits or self.policy()
@@ -193,7 +193,7 @@ class Admin:
         return next((used for used in usage if (used.key, used.made_at) == (key, made_at)), None)
 
     def acknowledge(self, totals: Mapping[str, int], *, by: str | None = None) -> None:
-        """Records that an admin has seen these failures, so that the page Overview warns only of later ones.
+        """Records that an admin has seen these failures, so that the page Overview warns only of later failures.
 
         The counters of failures do not change.
 
@@ -273,8 +273,8 @@ class Admin:
     def signatures(self, keys: Iterable[CacheKey] | None = None) -> Iterator[tuple[CacheKey, Signed]]:
         """The signer of each entry, and whether the setting ``trusted_signers`` trusts it.
 
-        Covers all entries, or those of ``keys``. Reads and verifies the bytes of each entry. Entries that are damaged
-        or have another format version are left out.
+        Yields all entries, or those with the keys ``keys``. Reads and verifies the bytes of each entry. Entries that
+        are damaged or have another format version are left out.
 
         Raises:
             UsageError: when the file of trusted signers cannot be used.
@@ -366,7 +366,9 @@ class Admin:
         by: str | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
-        """Imports the entries of a pack, given by its path or opened, after checking each. Present entries stay.
+        """Imports the entries of a pack, given by its path or opened, after checking each.
+
+        Entries already in the store do not change.
 
         With ``dry_run``, checks all entries and counts those that would be imported, but stores none.
         """

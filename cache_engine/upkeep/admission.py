@@ -63,10 +63,10 @@ class Permission:
     """Whether a visitor may delete from the store or import into it.
 
     Attributes:
-        granted: whether the visitor may act.
+        granted: whether the visitor may delete and import.
         by: the name of the visitor, for the audit log.
-        why_not: what is missing, as text for people.
-        asks_for: what would grant the permission: ``TOKEN``, ``LOGIN`` or both.
+        why_not: the reason why the visitor may not act, in words; empty if the visitor may.
+        asks_for: what the visitor needs for the permission: ``TOKEN``, ``LOGIN`` or both.
     """
 
     granted: bool
@@ -109,7 +109,7 @@ _IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
 
 
 def why_not_local(request: Request) -> str | None:
-    """The reason why a request may not come from a browser on this machine; ``None`` if it surely does."""
+    """The sign that a request may come from elsewhere than a browser on this machine; ``None`` if there is none."""
     if not is_loopback(request.bound_to):
         return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
     if request.peer and not is_loopback(request.peer):

@@ -31,8 +31,8 @@ DOWN_TO = 0.8
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
 LITTLE_FREE_BYTES, NO_FREE_BYTES = 1 << 30, 16 << 20
-"""Free bytes of a disk below which the space counts as little, and as none: a kernel takes some 0.1 MB, the index and
-the journal some MB.
+"""A disk with fewer free bytes than the first number has little space, with fewer than the second none: a kernel takes
+some 0.1 MB, the index and the journal some MB.
 """
 
 
@@ -180,9 +180,10 @@ class EvictionPlan:
 
 
 def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
-    """The plan that brings ``entries`` within ``limits``.
+    """The plan of the evictions that bring ``entries`` within ``limits``.
 
-    Clocks jump. A last use in the future counts as now: otherwise setting a clock back could evict a whole store.
+    Clocks jump. The age of an entry whose last use lies in the future is 0: otherwise setting a clock back could evict
+    a whole store.
     """
     sort_key = order(limits.order or LRU)
     by_worth = sorted(entries, key=lambda entry: sort_key(entry.worth(now)))

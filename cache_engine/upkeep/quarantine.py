@@ -226,7 +226,7 @@ def _why(key: str, file: File, events: list[Event]) -> str:
 
 
 def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
-    """The newest sound record of an item with one of its blobs; or, if there is none, the reason."""
+    """The newest record of an item that is sound together with one of its blobs; or why the item has no such pair."""
     if not item.key:
         return Examined(None, "it is not part of an entry")
     key, folder = CacheKey(item.key), store.layout.quarantine
@@ -253,7 +253,7 @@ def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
 
 
 def _delete(store: DiskStore, item: Item) -> int | None:
-    """Deletes an item's files; returns their bytes, or ``None`` when none existed."""
+    """Deletes an item's files; returns the sum of their bytes, or ``None`` when no file existed any more."""
     size = None
     for file in item.files:
         path = store.layout.quarantine / file.name

@@ -397,7 +397,7 @@ def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
-    """The remaining values of ``problem_options``, named as the parameters of ``Cache``."""
+    """The family, compiler and config in the values of ``problem_options``, by the names of ``Cache``'s parameters."""
     config = asked["config"]
     if config is not None and config.endswith(".toml"):
         raise UsageError(f"--config {config!r} is no config of a kernel; a settings file is given by --settings-file")

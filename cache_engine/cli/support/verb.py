@@ -21,7 +21,7 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.gpu"
 UNTARGETED = "cache_engine.untargeted"
-"""The key in a click context's ``meta`` under which a verb notes that ``--arch`` is missing."""
+"""Keys of a click context's ``meta``: one for the value of ``--device``, one to note a missing ``--arch``."""
 
 
 ARGUMENTS = {
@@ -48,7 +48,7 @@ class _Takes(click.Command):
     program = "gemm-cache"
 
     def take_global_options(self) -> None:
-        """Adds the global options."""
+        """Adds the options that every verb takes, except those whose names the verb uses itself."""
         own = {name for parameter in self.params for name in parameter.opts}
         self.global_options = [option for option in global_options() if not own & set(option.opts)]
         self.params += self.global_options
@@ -63,7 +63,7 @@ class _Takes(click.Command):
         return [(p.make_metavar(ctx), self.argument_texts.get(p.name or "", "")) for p in arguments]
 
     def complete(self, completers: Mapping[str, Completer]) -> None:
-        """Lets a shell complete the parameters with these names."""
+        """Gives each parameter named in ``completers`` its completer, by which a shell completes the value."""
         for parameter in self.params:
             if parameter.name in completers:
                 completer = partial(completers[parameter.name], parameter=parameter)
