@@ -181,7 +181,10 @@ class Jobs:
         return sorted(files, key=lambda path: (_began(path), path.stem))
 
     def _forget_old(self, keep: str) -> None:
-        """Deletes the files of ended jobs that are too many or too old, as the module says; never that of ``keep``."""
+        """Deletes the files of ended jobs: the oldest beyond ``MOST_KEPT``, and those older than ``KEPT_DAYS`` days.
+
+        Never deletes that of the job ``keep``.
+        """
         files = [path for path in self._files() if path.stem != keep]  # its clock may be behind the others'
         oldest = time.time() - KEPT_DAYS * 86_400
         for path in [*files[: 1 - MOST_KEPT], *(path for path in files[1 - MOST_KEPT :] if _began(path) < oldest)]:

@@ -152,7 +152,7 @@ def _write_again(cache: Cache, key: CacheKey) -> None:
 
 
 def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[EntryKind, int]:
-    """The kind of an entry, which has its fate, and the entry's size in bytes.
+    """The kind of an entry, which says the entry's fate, and the entry's size in bytes.
 
     If its kernel must be compiled, adds it to ``again``.
     """

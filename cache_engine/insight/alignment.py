@@ -17,8 +17,10 @@ from cache_engine.compilers.disassembly import comparable_lines
 from cache_engine.units import counted
 
 SAME, MOVED, OPERANDS, CHANGED = "same", "moved", "operands", "changed"
-"""Kinds of a pair of lines. Same: equal except for registers. Moved: equal, at another place. Operands: the same opcode
-with other constants, addresses or labels. Changed: in one kernel only.
+"""Kinds of a pair of lines.
+
+Same: equal except for registers. Moved: equal, at another place. Operands: the same opcode with other constants,
+addresses or labels. Changed: in one kernel only.
 """
 
 _REGISTER = re.compile(r"\b(U?R|U?P|SB|B)\d+\b(?:\.reuse\b)?")

@@ -196,7 +196,7 @@ def titled(record: Record) -> str:
 
 
 def record_document(record: Record) -> dict[str, Any]:
-    """A record as a JSON document."""
+    """The record of a kernel as a JSON document."""
     p = record.problem
     return {
         **picked(record, "key", "name", "arch", "compiler", "family", "config"),

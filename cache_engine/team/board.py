@@ -21,8 +21,10 @@ from cache_engine.team.broker import FARMS, Keys, connected, reaching
 from cache_engine.team.messages import CompileMessage
 
 WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
-"""Kinds of keys in Redis: the names of all workers, one worker, the names of all runs, one run, the counts of an
-hour's outcomes, the last failures.
+"""Kinds of keys in Redis.
+
+They hold: the names of all workers, one worker, the names of all runs, one run, the counts of an hour's outcomes, the
+last failures.
 """
 MAIN = "main"
 HOUR_S, DAY_S = 3600, 86_400

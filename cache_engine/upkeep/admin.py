@@ -84,7 +84,9 @@ class Admin:
         survey: Survey | None = None,
         on_record: Callable[[int], None] = lambda _: None,
     ) -> EvictionPlan:
-        """The evictions that cleaning would make; without ``limits``, by the settings. Changes nothing.
+        """The entries that a cleaning would evict by ``limits``; by default, by the limits in the settings.
+
+        Changes nothing.
 
         Args:
             survey: the state of the entries, as the method ``survey`` returned it; by default, their state now.

@@ -31,8 +31,9 @@ DOWN_TO = 0.8
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
 LITTLE_FREE_BYTES, NO_FREE_BYTES = 1 << 30, 16 << 20
-"""A disk with fewer free bytes than the first number has little space, with fewer than the second none: a kernel takes
-some 0.1 MB, the index and the journal some MB.
+"""The free bytes of a disk below which it has little space, and below which it has none.
+
+A kernel takes some 0.1 MB, the index and the journal some MB.
 """
 
 
