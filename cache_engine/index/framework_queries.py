@@ -51,7 +51,7 @@ def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
-    """The number of entries and their bytes by ``column``: ``arch``, ``version``, ``kind`` or ``state``."""
+    """The number of entries and the sum of their bytes by ``column``: ``arch``, ``version``, ``kind`` or ``state``."""
     if column not in ("arch", "version", "kind", "state"):
         raise ValueError(column)
     return fetch(
@@ -178,7 +178,7 @@ def entry(connection: duckdb.DuckDBPyConnection, place: Place, id: str) -> Entry
 
 
 def stored(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> list[tuple[Place, Entry]]:
-    """The entries that a filter selects, as of the last scan."""
+    """The entries that a filter selects, each with its cache, as of the last scan."""
     return _stored(connection, *_where(chosen))
 
 

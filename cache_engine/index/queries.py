@@ -111,7 +111,7 @@ class KernelFilter:
         return _USED_KERNELS if any(one.field in ("hits", "used") for one in self.conditions) else "kernels"
 
     def where(self) -> tuple[str, list[Any]]:
-        """The filter as an SQL condition, and its parameters."""
+        """The filter as an SQL condition, and the parameters of the condition."""
         chosen = [(f"list_contains(?, {column})", [[*values]]) for column, values in self.choices().items() if values]
         return all_of([self.searched(), *chosen])
 
@@ -222,7 +222,7 @@ def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = 
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
-    """The names of existing kernels by key, other frameworks' included."""
+    """The names of those kernels of ``keys`` that are stored, by key, other frameworks' included."""
     found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
@@ -338,12 +338,12 @@ def acts(
 
 
 def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The number of stored events of each kind."""
+    """The number of events of each kind in the index."""
     return dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind ORDER BY kind").fetchall())
 
 
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
-    """The entries and bytes for each target, of the existing kernels with these keys, other frameworks' included."""
+    """For each target, the number and bytes of the stored kernels with these keys, other frameworks' included."""
     return _rows(
         connection,
         "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes "
@@ -354,7 +354,7 @@ def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> 
 
 
 def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> list[Row]:
-    """The entries and bytes for each target, of the selected kernels."""
+    """For each target, the number and bytes of the selected kernels."""
     condition, parameters = chosen.where()
     return _rows(
         connection,

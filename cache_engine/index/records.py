@@ -126,7 +126,7 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 def timings_state(layout: StoreLayout) -> State:
-    """The state of all timing files. Equal states mean that no timing was written in between."""
+    """The state of all timing files; if two calls return equal states, no timing was written between them."""
     from cache_engine.store.results import files_state
 
     return files_state(layout.timings)

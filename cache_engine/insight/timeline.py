@@ -84,7 +84,7 @@ def _compiles(pid: int, events: Iterable[Event], names: Mapping[str, str]) -> It
 
 
 def _others(pid: int, events: Iterable[Event], names: Mapping[str, str]) -> Iterator[TraceEvent]:
-    """A mark for each other event, and the counts of lookups, which processes write every few seconds."""
+    """A mark for each event that is no compile, and the counts of lookups that processes write every few seconds."""
     lookups: dict[float, dict[str, int]] = {}
     for event in events:
         if event.kind == USE:

@@ -53,13 +53,13 @@ class Keys:
 
     @classmethod
     def of(cls, remote: str) -> Keys:
-        """The names for a remote; the login and options in its URL do not matter."""
+        """The key names of the farm with this remote; the login and options in the remote's URL do not change them."""
         parts = urlsplit(remote)
         place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         return cls(hashlib.sha256(place.encode()).hexdigest()[:16])
 
     def name(self, *parts: str) -> str:
-        """The name of a key in Redis."""
+        """The name of the farm's Redis key with these parts, such as ``lease`` and a kernel's key."""
         return ":".join(("gemm-cache-farm", self.farm, *parts))
 
     @property
@@ -141,7 +141,7 @@ class Broker:
 
     @_reached
     def answer(self, job: str, text: str) -> None:
-        """Writes an answer for a submitter; raises ``RemoteError``."""
+        """Writes a worker's answer for the submitter of ``job``; raises ``RemoteError``."""
         name = self._keys.name("answers", job)
         self._ask(lambda r: r.rpush(name, text))
         self._ask(lambda r: r.expire(name, _DAY_S))

@@ -236,7 +236,7 @@ def _count(text: bytes | None) -> int:
 
 
 def _decoded(text: object, kind: type[_T]) -> _T | None:
-    """Decodes an entry of the board, made safe for a terminal; ``None`` if it is not valid."""
+    """Decodes an entry of the board, with its texts made safe for a terminal; ``None`` if the entry is not valid."""
     if not isinstance(text, bytes) or len(text) > _LONGEST:
         return None
     try:

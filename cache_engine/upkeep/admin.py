@@ -310,7 +310,7 @@ class Admin:
         return upkeep.quarantine.items(self.store)
 
     def find_quarantined(self, names: Iterable[str]) -> list[upkeep.quarantine.Item]:
-        """The items in quarantine with these names or key prefixes; raises ``StoreError`` for the first missing one."""
+        """The items in quarantine with these names or key prefixes; raises ``StoreError`` for a name that fits none."""
         return upkeep.quarantine.find(self.store, names)
 
     def examine(self, item: upkeep.quarantine.Item) -> upkeep.quarantine.Examined:

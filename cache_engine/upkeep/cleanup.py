@@ -428,7 +428,7 @@ GRACE_S = 600.0
 
 
 def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
-    """Temporary files whose writers have ended."""
+    """Yields the temporary files whose writing processes have ended."""
     for path in map(layout.temp.joinpath, sorted(names_in(layout.temp))):
         # A folder here is not ours; ``integrity`` reports it.
         if (path.is_symlink() or not path.is_dir()) and is_abandoned(path):
@@ -436,13 +436,13 @@ def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary file has ended; true for anything but a regular file."""
+    """Whether the process that wrote a temporary file has ended; true for anything but a regular file."""
     with _abandoned(path) as abandoned:
         return abandoned
 
 
 def remove_temporary(path: Path) -> bool:
-    """Deletes a temporary file if its writer has ended; returns whether it did.
+    """Deletes a temporary file if its writer has ended; returns whether the file was deleted.
 
     Raises:
         OSError: when deleting fails.
@@ -474,7 +474,7 @@ def _abandoned(path: Path) -> Iterator[bool]:
 
 
 def _is_free(descriptor: int, path: Path) -> bool:
-    """Whether the lock of an open file is free, and the file is still at its path."""
+    """Whether no process holds the lock of an open file, and the file is still at ``path``."""
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -518,7 +518,7 @@ def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
 
 
 def remove_orphan(store: DiskStore, path: Path) -> bool:
-    """Deletes a blob if it is still an orphan; returns whether it did.
+    """Deletes a blob if it is still an orphan; returns whether the blob was deleted.
 
     The same blob may have been published meanwhile under the same name, so that a record names it now.
 

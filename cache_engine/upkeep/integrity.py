@@ -107,7 +107,7 @@ def check(
 
 
 def _check_shard(store: DiskStore, shard: str, *, share: float, trust: bool) -> tuple[list[Finding], int]:
-    """The findings in one folder of records and its folder of blobs, and the number of records read."""
+    """The findings in one folder of records and the matching folder of blobs; and the number of records read."""
     layout, entries = store.layout, 0
     found = [
         finding for folder in (layout.metadata, layout.kernels)
@@ -213,7 +213,7 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
 
 
 def _still_holds(store: DiskStore, finding: Finding) -> bool:
-    """Whether a finding is still true. Call it under the lock of its key, if it has one."""
+    """Whether a finding is still true. Call this under the lock of the finding's key, if it has a key."""
     layout = store.layout
     path = layout.root / finding.path
     if finding.kind in ENTRY_KINDS:

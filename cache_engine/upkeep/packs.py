@@ -321,7 +321,7 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
 
 
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool) -> bool:
-    """Checks an entry of a pack and stores it; returns whether it was new to the store."""
+    """Checks an entry of a pack and, unless ``dry_run``, stores it; returns whether it was new to the store."""
     record_data = pack.record_data(row)
     pack.prove(record_data)
     blob_data = pack.blob_data(row)

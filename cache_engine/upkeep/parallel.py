@@ -110,7 +110,7 @@ class _Child:
                 os.close(self._from)
 
     def receive(self) -> bytes | None:
-        """The next result; ``None`` if the process has no more."""
+        """The child's next result, as bytes; ``None`` if the child has no more."""
         size = self._read(_LENGTH.size)
         return None if size is None else self._read(*_LENGTH.unpack(size))
 
@@ -125,7 +125,7 @@ class _Child:
         return bytes(data) if self._pid else None
 
     def end(self) -> None:
-        """Kills the process if it runs."""
+        """Kills the child if it still runs."""
         if self._pid:
             with suppress(ProcessLookupError, ChildProcessError):  # the program may ignore its children
                 os.kill(self._pid, signal.SIGKILL)
@@ -135,7 +135,7 @@ class _Child:
 
 
 def _serve(work: Callable[[_Item], _Result], items: Sequence[_Item], parent_s: int, to: int) -> NoReturn:
-    """Sends the result for each item, until one fails. Then ends the process without the parent's exit handlers."""
+    """In the child: sends the result for each item until one fails; then ends without the parent's exit handlers."""
     try:
         os.close(parent_s)  # so that sending fails once the parent is gone
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

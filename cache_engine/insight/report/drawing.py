@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one series: one for each column of a figure."""
+    """One series of a figure: its name, and one value for each group of columns."""
 
     name: str
     values: Sequence[float]
