@@ -195,7 +195,7 @@ def _document(done: _Promoted, budget_s: float) -> dict[str, Any]:
 
 
 def _candidate_row(one: Candidate, is_taken: bool) -> dict[str, Any]:
-    """A kernel that could be compiled ahead, as a row for JSON, with its cost and its benefit within the horizon."""
+    """A kernel that could be compiled ahead, as a row for JSON: its cost and benefit in seconds, over the horizon."""
     value = one.value
     return {
         "kind": one.kind,

@@ -53,7 +53,7 @@ class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         error: why there is no kernel; empty if the worker says that the remote has the kernel.
-        worker: the name of the worker that answers.
+        worker: the worker's process that answers, as ``HOST:PID``.
         compiled: whether the kernel was compiled for this request; if not, it existed already.
     """
 

@@ -42,7 +42,7 @@ class Farmed:
         compiled: the number of kernels that workers compiled for this run.
         found: the number of kernels that came to the remote during the run in other ways.
         failed: by key, the reason for each kernel that could not be made.
-        workers: the names of the workers that answered.
+        workers: the processes of workers that answered, each as ``HOST:PID``.
         resent: the number of messages that were sent again, because the broker or a worker had lost them.
         canceled: the number of kernels left when the run was cancelled by someone else, for example on the page Farm.
     """
