@@ -41,8 +41,9 @@ class Serving:
 
     Attributes:
         cache: the cache that kernels come from; by default the one that operators share.
-        wait_ms: the longest wait for a kernel that must be compiled, in milliseconds. After it, until that kernel is ready,
-            another stored kernel that is correct for the problem serves, else PyTorch multiplies. ``None``: no limit.
+        wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; ``None`` for no limit. After it,
+            until that kernel is ready, another stored kernel that is correct for the problem serves, else PyTorch
+            multiplies.
     """
 
     cache: Cache | None = None
