@@ -21,7 +21,7 @@ MOST_RECORDS = 2000
 """The largest number of records that are used: the first by key, which is a random sample because keys are hashes."""
 
 PUBLISHED_S = {"nvrtc": 0.161, "nvcc": 0.370, "triton": 0.517}
-"""The seconds of a compile, by compiler: medians of ``make bench`` for the kernels that docs/performance.md describes."""
+"""The seconds of a compile, by compiler: medians of ``make bench`` for the kernels in docs/performance.md."""
 PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 cores of x86-64, 2026-11-21"
 
 PENALTY = 0.3
