@@ -177,7 +177,7 @@ class Selector:
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
     def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
-        """The selection of the same kernel by another toolchain, if a pack or the store has its entry; else ``None``."""
+        """The selection of the same kernel by another toolchain, if a pack or the store has it; else ``None``."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
         return next((found for found in every if elsewhere.has(found.key)), None)
@@ -189,7 +189,7 @@ class Selector:
         return map(partial(self._keyed, choice), every)
 
     def better_here(self, asked: Request, selection: Selection) -> Selection | None:
-        """The selection with the compiler installed here, if ``selection`` is a pack's kernel of another build; else ``None``."""
+        """The selection with the compiler installed here, if ``selection`` names another build; else ``None``."""
         if selection.is_compilable or not self._installed_first or selection.compiler in self._missing:
             return None
         return self.select_installed(*asked)
@@ -200,7 +200,7 @@ class Selector:
             self._keep(asked, selection)
 
     def _resolved(self, choice: _Choice, missed: Collection[CacheKey]) -> tuple[Selection, bool]:
-        """The selection for a choice, and whether it is final: whether its entry exists, or no other key is possible."""
+        """The selection for a choice, and whether it is final: its entry exists, or no other key is possible."""
         elsewhere = self._elsewhere
         if elsewhere is None:
             return self._keyed(choice, None), True
@@ -222,7 +222,7 @@ class Selector:
             return first, False
 
     def _here_or_packed(self, choice: _Choice, elsewhere: OtherToolchains, missed: Collection[CacheKey]) -> Selection:
-        """The selection with the compiler installed here; or with a build that packs name, if only that one has an entry."""
+        """The selection with the installed compiler; or with a build that packs name, if only that has an entry."""
         here, packed = self._keyed(choice, None), elsewhere.of_packs(choice.compiler.name)
         if packed and not elsewhere.has(here.key):
             for stated in packed:
@@ -302,9 +302,9 @@ class Selector:
     ) -> _Choice | None:
         """The choice by measurements in place of the cost model; ``None`` if there are too few measurements.
 
-        One timing alone does not decide: the timings of a size must include one of the default family whose config was not
-        given by hand. Otherwise a bad config, if it were the only one timed, would always be used. Only timings with
-        the family's own compiler count, unless the caller asked for another.
+        One timing alone does not decide: the timings of a size must include one of the default family whose config was
+        not given by hand. Otherwise a bad config, if it were the only one timed, would always be used. Only timings
+        with the family's own compiler count, unless the caller asked for another.
         """
         for ranked in history.rankings(modelled.problem):
             if not any(
@@ -391,7 +391,7 @@ class Selector:
         self, family: str, compiler: str, level: int, arch: str, fast_math: bool | None = None, *,
         stated: Stated | None = None,
     ) -> Components | None:  # fmt: skip
-        """The first components of keys made here for a family, compiler, level and target; ``None`` if a name is unknown.
+        """The first key components here for a family, compiler, level and target; ``None`` if a name is unknown.
 
         Args:
             fast_math: as for ``GemmProblem``.

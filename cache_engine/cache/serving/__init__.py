@@ -206,8 +206,8 @@ class Serving:
     ) -> tuple[Found | None, Selection]:
         """Finds the same kernel by another toolchain, when no tier has the entry of ``selection``.
 
-        Returns the entry and the other toolchain's selection. If there is none, the entry is ``None``, and the selection
-        is the one that can be compiled here.
+        Returns the entry and the other toolchain's selection. If there is none, the entry is ``None``, and the
+        selection is the one that can be compiled here.
         """
         missed: set[CacheKey] = set()
         while True:
