@@ -81,7 +81,7 @@ class Family(Protocol):
     """Whether its kernels can apply an ``Epilogue``."""
     splits_k: bool
     clusters: bool
-    """Whether blocks can share tiles of B. A config with clusters is chosen only if timings on a GPU say it is faster."""
+    """Whether blocks can share tiles of B. Such a config is chosen only if timings on a GPU say that it is faster."""
     copying_threads: int
     """The number of threads of a block that only copy tiles for the others and do not multiply."""
     is_persistent: bool

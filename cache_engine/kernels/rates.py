@@ -1,6 +1,6 @@
 """Speeds of each target in computing and moving data. They serve to rank configs, not to claim a kernel's speed.
 
-The rates are for one SM and one clock unless stated otherwise, for the GPU that ``model.architecture`` names as the target's
+Unless stated otherwise, a rate is for one SM and one clock, for the GPU that ``model.architecture`` names as the target's
 example. Sources are NVIDIA's, by compute capability:
 
 - 7.0: Volta white paper, V100 data sheet (SXM2); 8-bit integers by ``dp4a``. 7.5: Turing white paper, T4 data sheet.

@@ -47,11 +47,11 @@ _ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that rounds to fp8
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
 TO_PROVE = frozenset({Hopper.name})
-"""The families that serve on a GPU only after test kernels were correct there: they use the newest GPUs' features."""
+"""The families that serve on a GPU only after test kernels were correct there: they are for the newest GPUs."""
 
 
 def plain_family(problem: GemmProblem, templates: str = ".cu") -> str | None:
-    """The best family for a problem among those not in ``TO_PROVE``; ``None`` if there is none. Raises as ``choose``."""
+    """The best family for a problem that is not in ``TO_PROVE``; ``None`` if there is none. Raises as ``choose``."""
     able = _families_for(problem, problem.target, None, templates)
     return next((family.name for family in able if family.name not in TO_PROVE), None)
 

@@ -71,7 +71,7 @@ class TensorCore:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory in bytes: the buffers of A and B tiles, or a box of C for each warp if these are larger.
+        """Dynamic shared memory in bytes: the buffers of A and B tiles, or if larger, a box of C for each warp.
 
         The boxes use the memory of the buffers after the last step. They are larger if there are many small warps.
         """
@@ -86,7 +86,7 @@ class TensorCore:
         return config.warps_m * config.warps_n * warp_edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The registers of a thread: its share (1/32) of the warp's part of C, and of 32 bytes of k of the warp's A and B."""
+        """The registers of a thread: 1/32 of those for the warp's part of C, and for 32 bytes of k of its A and B."""
         warp_m, warp_n = config.block_m // config.warps_m, config.block_n // config.warps_n
         return (warp_m * warp_n + (warp_m + warp_n) * 32 // 4) // 32
 
@@ -208,14 +208,15 @@ class Scaled:
         return _PLAIN.shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The registers of a thread: as for ``TensorCore``, and accumulators for one block of k besides those for all of k."""
+        """The registers of a thread: as for ``TensorCore``, and accumulators for one block of scales along k."""
         sums = config.block_m * config.block_n // config.threads
         return _PLAIN.registers_estimate(problem, config) + sums
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """The reason why the template cannot have tiles of this config's size; ``None`` if it can.
 
-        block_k must be the 128 elements of a block of scales; the other rules are those of ``TensorCore``.
+        block_k must be 128, as the block of scales; a warp's columns must share scales; the other rules are those of
+        ``TensorCore``.
         """
         if config.block_k != SCALE_BLOCK:
             return f"block_k must be {SCALE_BLOCK}, the length of a block of scales"

@@ -56,7 +56,7 @@ class TritonMatmul:
         return (8, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason why the family cannot compute the problem, if C is fp8, for which it has no argument; else ``None``."""
+        """The reason why the family cannot compute the problem if C is fp8, whose scale it does not take; else ``None``."""
         return (
             f"it makes no {problem.output}, which needs the scale of the result" if problem.has_result_scale else None
         )
@@ -76,12 +76,12 @@ class TritonMatmul:
         return max(ring, c_tile // 2 if halved else c_tile)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """An estimate of the bytes read from shared memory in a step of block_k: as if the warps were in two columns."""
+        """An estimate of the bytes read from shared memory in a step of block_k, as if warps were in two columns."""
         edges = config.block_m // (config.warps_m // 2) + config.block_n // 2
         return config.warps_m * edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The registers of a thread for its part of C; on sm_100, C passes through them on its way from tensor memory."""
+        """The registers of a thread for its part of C; on sm_100 too, where C comes from tensor memory through them."""
         return config.block_m * config.block_n // config.threads
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
