@@ -1,7 +1,7 @@
 """Speeds of each target in computing and moving data. They serve to rank configs, not to claim a kernel's speed.
 
-Unless stated otherwise, a rate is for one SM and one clock, for the GPU that ``model.architecture`` names as the target's
-example. Sources are NVIDIA's, by compute capability:
+Unless stated otherwise, a rate is for one SM and one clock, of the GPU that ``model.architecture`` names as the
+target's example. Sources are NVIDIA's, by compute capability:
 
 - 7.0: Volta white paper, V100 data sheet (SXM2); 8-bit integers by ``dp4a``. 7.5: Turing white paper, T4 data sheet.
   8.0: A100 white paper and data sheet (80 GB SXM). 8.6: GA102 white paper, A10 data sheet. 8.7: Jetson AGX Orin

@@ -73,7 +73,8 @@ class Simt:
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The bytes read from shared memory for each step of block_k.
 
-        Every lane reads its rows of A and columns of B 16 bytes at a time, so a warp's read takes two passes of 128 bytes.
+        Every lane reads its rows of A and columns of B 16 bytes at a time; a warp's read takes two passes of 128
+        bytes.
         """
         thread_m, thread_n = _thread_tile(config)
         reads = (thread_m + thread_n) * problem.accumulate.itemsize // 16

@@ -56,7 +56,7 @@ class TritonMatmul:
         return (8, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason why the family cannot compute the problem if C is fp8, whose scale it does not take; else ``None``."""
+        """The reason why the family cannot compute a C of fp8: it does not take its scale; else ``None``."""
         return (
             f"it makes no {problem.output}, which needs the scale of the result" if problem.has_result_scale else None
         )

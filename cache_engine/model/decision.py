@@ -93,7 +93,7 @@ def decision_of(event: Event) -> Decision | None:
 
 
 def standing(decisions: Iterable[Decision]) -> dict[str, Decision]:
-    """The decisions in force, by key: each kernel's last promotion, speculation or demotion since it was last deleted."""
+    """By key, each kernel's last promotion, speculation or demotion that no deletion of the kernel has followed."""
     last: dict[str, Decision] = {}
     for one in decisions:
         if one.kind in (PROMOTION, SPECULATION, DEMOTION):

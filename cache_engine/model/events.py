@@ -82,12 +82,12 @@ class EventCounts(UseCounts, kw_only=True):
 
     @property
     def compile_ms(self) -> float:
-        """The sum of compile times in milliseconds, the unit of JSON documents; also for the next two properties."""
+        """The sum of all compile times, in milliseconds."""
         return self.compile_us / 1e3
 
     @property
     def saved_ms(self) -> float:
-        """Compile time saved by hits on disk, in packs and in a remote, in milliseconds."""
+        """The sum of compile times saved by hits on disk, in packs and in a remote, in milliseconds."""
         return self.saved_us / 1e3
 
     @property
