@@ -50,13 +50,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def identity(device: DeviceFingerprint, toolchain: Components) -> CacheKey:
     """A digest of all that a proof depends on: the device, and the key components common to all kernels of the family.
 
-    These components are the family, its template, the compiler with its build and flags, and the target. If any of them changes,
-    the family is unproved again.
+    These components are the family, its template, the compiler with its build and flags, and the target. If any of them
+    changes, the family is unproved again.
     """
     text = "".join(f"{len(label)}:{label}{len(value)}:{value}" for label, value in toolchain)
     return CacheKey(sha256(f"{device.digest()}{text}".encode(errors="surrogatepass")).hexdigest())
 
 
 def is_shipped(family: str, device: DeviceFingerprint, compiler: str, version: str) -> bool:
-    """Whether a family counts as proved on such a device with this compiler, because the program's authors proved it."""
+    """Whether this program is released with a family already proved on such a device with this compiler."""
     return (family, device.name, f"{compiler} {version}") in _SHIPPED

@@ -201,7 +201,7 @@ class GemmProblem:
         return f"GemmProblem({', '.join(given)})"
 
     def plain(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """The values of the named fields as files store them: numbers and texts. A target that is not set is an empty text."""
+        """The values of the named fields as files store them: numbers and texts; a target that is not set is empty."""
         values = {name: getattr(self, name) for name in names}
         if self.arch is None and "arch" in values:
             values["arch"] = ""
@@ -229,7 +229,7 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """The number of operations; a multiply-add counts as two. With the mode ``masked``, as if all rows were used."""
+        """The number of operations; a multiply-add counts as two. For ``masked``, as if all rows were used."""
         return 2 * self.row_matrices * self.m * self.n * self.k
 
     @property
@@ -257,7 +257,7 @@ class GemmProblem:
 
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
-        """The m, n, k and batch for which a config is chosen; equal for all problems that share one kernel."""
+        """The m, n, k and batch for which the config is chosen: the problem's, with its bucket's m, or fixed if dynamic."""
         specialisation = self.specialisation
         if specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES
@@ -266,7 +266,7 @@ class GemmProblem:
 
     @property
     def planned_products(self) -> tuple[int, int, int, int]:
-        """As ``planned_sizes``, but m is that of one product: with the mode ``grouped``, the rows divided by the groups."""
+        """As ``planned_sizes``, with the m of one product: for ``grouped``, the rows divided by the groups."""
         sizes = self.planned_sizes
         if self.mode is not Mode.GROUPED:
             return sizes

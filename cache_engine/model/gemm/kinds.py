@@ -171,7 +171,7 @@ class Scales(StrEnum):
         return self.endswith("e8m0")
 
     def shapes(self, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The shapes (rows, columns) of the stored scales of A, and of those of B; a column for each 128 elements of k."""
+        """The shapes (rows, columns) of the stored scales of A and of B; a column for each 128 elements of k."""
         columns = k // SCALE_BLOCK
         columns += -columns % 4 if self.is_e8m0 else 0
         return (m, columns), (-(-n // self.b_columns), columns)
@@ -195,7 +195,7 @@ class Mode(StrEnum):
       second, without a gap.
     - ``masked``: each product has its own A and C, with room for m rows, of which the first ones are used.
 
-    With ``grouped`` and ``masked``, the kernel reads the number of rows of each group from device memory, as in mixtures
+    With ``grouped`` and ``masked``, the kernel reads the number of rows of each group from device memory, for mixtures
     of experts: ``grouped`` for prefill, ``masked`` for decode.
     """
 
