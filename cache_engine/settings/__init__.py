@@ -380,7 +380,7 @@ def _no_setting(name: str) -> str:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The environment variables ``GEMM_CACHE_…`` that set nothing, each with the variable that may be meant, or ``""``."""
+    """The variables ``GEMM_CACHE_…`` that set nothing, each with the variable that may be meant, or ``""``."""
     known = [*BY_NAME, *REPLACED, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name not in map(variable, known):
@@ -460,7 +460,7 @@ def _closest(name: str, names: Iterable[str]) -> str:
 
 
 def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -> Settings:
-    """The settings with the checked ``values``; a policy among them also sets its settings, unless ``values`` has them."""
+    """The settings with the checked ``values``; a policy also sets its settings that ``values`` does not have."""
     preset = POLICIES[values["policy"]] if "policy" in values else {}
     origins = {
         **settings.origins,

@@ -48,8 +48,8 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
 def lazy(module: str, extra: str, purpose: str) -> ModuleType:
     """An object in place of a module of an extra, which imports the module at its first use.
 
-    So code that uses the module can be imported without the extra. Using the object raises ``ExtraMissing`` if the extra
-    is not installed.
+    So code that uses the module can be imported without the extra. Using the object raises ``ExtraMissing`` if the
+    extra is not installed.
     """
     return _LazyModule(module, extra, purpose)
 

@@ -257,7 +257,7 @@ class GemmProblem:
 
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
-        """The m, n, k and batch for which the config is chosen: the problem's, with its bucket's m, or fixed if dynamic."""
+        """The m, n, k and batch for which the config is chosen; a bucket has one m, and dynamic kernels fixed sizes."""
         specialisation = self.specialisation
         if specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES
