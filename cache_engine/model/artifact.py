@@ -128,7 +128,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         key: the entry's CacheKey.
         components: the labels and values from which the key was computed.
         name: the kernel's function name.
-        problem: the problem that the kernel was first compiled for. Its specialisation says which sizes are constants in the kernel.
+        problem: the problem that the kernel was first compiled for. Its specialisation says which sizes are
+            constants in the kernel.
         compile_ms: the milliseconds that the compiler took.
         stages_ms: the milliseconds of every stage of making the kernel, by name.
         created_at: seconds since 1970, UTC.

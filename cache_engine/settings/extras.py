@@ -71,7 +71,11 @@ class _LazyModule(ModuleType):
 
 
 def require(extra: str, purpose: str, *modules: str) -> None:
-    """Checks that modules of an extra (by default all) are installed, without importing them; raises ``ExtraMissing``."""
+    """Checks that modules of an extra (by default all) are installed, without importing them.
+
+    Raises:
+        ExtraMissing: when one is not installed; the text has the command that installs it.
+    """
     for module in modules or EXTRAS[extra]:
         if find_spec(module) is None:
             raise _missing(extra, purpose, module)

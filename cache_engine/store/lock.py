@@ -250,10 +250,9 @@ def open_to_append(folder: Path, ending: str) -> tuple[OwnFile, os.stat_result]:
     """Opens a file to which only this process appends lines: the oldest that is free and has room, or a new one.
 
     Returns the open file and its status.
-    
 
     Raises:
-        OSError: when there is none and none can be made.
+        OSError: when there is no such file, and none can be created.
     """
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):

@@ -6,8 +6,8 @@ loses at most its last batch. A line cut short by a kill ends at the next writer
 thread folds a long journal, so its size is bounded.
 
 To fold means: to add the contents of files that no process holds to the sums in ``snapshot.json``, and then to delete
-these files. ``fold`` first renames them, so that no writer reuses them. The snapshot names the files that it contains, so
-nothing is counted twice if the process is killed before it deletes them.
+these files. ``fold`` first renames them, so that no writer reuses them. The snapshot names the files that it contains,
+so nothing is counted twice if the process is killed before it deletes them.
 
 ``writer`` writes the file of its process; ``snapshot`` reads and folds all files, ``demand`` reads which problems were
 asked for, ``lines`` has the file names and the format of a line; ``decisions`` is the log of decisions, which the

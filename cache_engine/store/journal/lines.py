@@ -75,7 +75,7 @@ LARGEST_BYTES = 2**28
 
 
 class UnknownSnapshot(ValueError):
-    """``snapshot.json`` or ``demand.json`` has a format version that this program does not know; it must stay unchanged."""
+    """``snapshot.json`` or ``demand.json`` has an unknown format version, and must stay unchanged."""
 
 
 def file_names(folder: Path, *suffixes: str) -> list[str]:

@@ -191,7 +191,7 @@ class Journal:
                 self._start_thread()
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
-        """Counts a wait of over a second for a key's lock, and whether it ended without the lock. Writes nothing yet."""
+        """Counts a wait of over a second for a key's lock, and whether it timed out. Writes nothing yet."""
         with self._lock:
             self._rare.lock_waits += 1
             self._rare.lock_timeouts += timed_out
@@ -235,7 +235,7 @@ class Journal:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a signal handler calls this that has interrupted counting or writing, so that waiting could deadlock."""
+        """Whether the caller is a signal handler that interrupted counting or writing; waiting could then deadlock."""
         return holds(self._lock) or holds(self._writing)
 
     def close(self) -> None:
