@@ -1,4 +1,4 @@
-"""Opens a directory as a store: creates a new store, or checks that the directory is one that only you and root change."""
+"""Opens a directory as a store: creates it, or checks that it is a store that only you and root can change."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _make(layout: StoreLayout) -> None:
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
-    """An open descriptor of the store's directory, after checking who can change it and every folder above it."""
+    """An open descriptor of the store's directory, after checking who can change this directory and those above it."""
     if layout.trust:
         return os.open(layout.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     root = open_way(layout.root, make=make)

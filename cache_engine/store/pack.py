@@ -254,7 +254,7 @@ class Pack:
         return stated + tail
 
     def _open_again_if_closed(self) -> None:
-        """Opens the pack again if the program has closed its descriptor, whose number may belong to another file now."""
+        """Opens the pack again if the program has closed its descriptor; another file may have the number now."""
         if not self._file.is_ours:
             try:
                 self._open()

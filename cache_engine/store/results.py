@@ -33,7 +33,7 @@ from cache_engine.store.publish import publish_file
 # ---- The format of a results file, which other tools read and write too: its versions and compression ----
 
 FORMAT = "1.0"
-"""The format version of the file. A file whose version has another first number has another format, and is not changed."""
+"""The format version of the file. A file with another first number has another format, and is not changed."""
 
 LARGEST_IMPORT_BYTES = 32 * 2**20
 """The largest imported results file, in bytes after decompressing; three times the size to which results are pruned.
@@ -50,7 +50,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class Statistics(msgspec.Struct):
-    """Counts over an accelerator's results; times are in seconds since 1970.
+    """Counts of a subject's results and of lookups of them; times are in seconds since 1970.
 
     ``corrupt_lines`` counts damaged lines, in the logs of version 0.2, that were skipped.
     """
@@ -80,7 +80,7 @@ class Snapshot(msgspec.Struct):
         arch_fingerprint: identifies the accelerator of these results.
         architecture: every field of that accelerator.
         cache_entries: the results, by key.
-        statistics: counts of lookups of these results.
+        statistics: counts of these results and of lookups of them.
         evaluator: the evaluator that made the results.
         usage: by key, the time of the last use of each result; results that were never used are missing.
         generation: the file contains the results of the logs of version 0.2 with a lower number; if missing, of none.
@@ -325,7 +325,7 @@ class ResultFile:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s)
 
     def _read(self, *, thorough: bool = False) -> tuple[Snapshot, dict[Path, CorruptEntry], list[int]]:
-        """The results in all files of the subject, the damaged files with their errors, and the numbers of the 0.2 logs.
+        """The results in all files of the subject, the damaged files with their errors, and the numbers of the logs.
 
         Writers replace the results file before they delete the logs that they merged. So this reads that file last, and
         misses no result.
