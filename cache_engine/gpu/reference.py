@@ -103,8 +103,9 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
 def wrong_elements(problem: GemmProblem, operands: Operands, before: Any) -> int:
     """The number of elements of C that are not the exact value, rounded once to C's type.
 
-    Use it with operands that ``random_operands`` made exact, for which a correct kernel has no wrong element. GELU is not
-    exact: with it, only elements beyond the tolerance count as wrong. Rows of C that belong to no group must not change.
+    Use it with operands that ``random_operands`` made exact, for which a correct kernel has no wrong element. GELU is
+    not exact: with it, only elements beyond the tolerance count as wrong. Rows of C that belong to no group must not
+    change.
 
     Args:
         before: C before the launch.

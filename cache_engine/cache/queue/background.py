@@ -1,8 +1,8 @@
 """Compiles kernels in the background, while another kernel serves.
 
-The compiles run in daemon threads of this process, at most as many at a time as the store has slots. When the process ends or
-the cache is closed, compiles that have not begun are dropped, and running ones get some seconds to finish. A forked
-child has none of its parent's compiles.
+The compiles run in daemon threads of this process, at most as many at a time as the store has slots. When the process
+ends or the cache is closed, compiles that have not begun are dropped, and running ones get some seconds to finish. A
+forked child has none of its parent's compiles.
 """
 
 from __future__ import annotations
