@@ -557,7 +557,7 @@ class ExactKernels:
         return self._measured(asked) if kept is None else kept[0]
 
     def _may_be_any(self) -> bool:
-        """Whether the store has a timing of any exact kernel; read once."""
+        """Whether any exact kernel was timed; read from the measurements once."""
         if self._is_possible is None:
             history = self._selector.history
             self._is_possible = history is not None and history.has_exact

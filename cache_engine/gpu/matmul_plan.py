@@ -78,8 +78,8 @@ def plan_matmul(
             bits, tf32 in fp32.
         out_dtype: the type of C; by default that of ``out``, else the default for the inputs.
         epilogue: the steps applied to the product.
-        kind: a problem from which the planned problem takes all values except the sizes; ``dtype``, ``out_dtype`` and
-            ``epilogue`` are then its values. By default the layout is that of the arrays, and other values are the
+        kind: a problem from which the planned problem takes all values except the sizes; give its types and epilogue
+            as the other arguments too. By default the layout is that of the arrays, and other values are the
             defaults of ``GemmProblem``.
         a_scales, b_scales: the layouts of the scales of A and of B: both or neither. With them, B is stored n × k.
 

@@ -162,7 +162,7 @@ class Proofs:
     def _prove(
         self, asked: Request, plain: Request, number: int, device: DeviceFingerprint, name: CacheKey
     ) -> PendingKernel[CompiledKernel]:
-        """Starts a proof, or waits for the running proof of this family; returns the handle of the kernel asked for.
+        """Starts a proof, or joins the running proof of this family; returns a handle of the kernel asked for.
 
         If the setting ``prove`` is ``before``, returns only after the proof has ended; else at once.
         """

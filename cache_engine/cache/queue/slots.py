@@ -94,7 +94,7 @@ class Slots:
         return Ticket(self._layout, key, priority, State.WAITS)
 
     def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> Held | None:
-        """Waits until this ticket is first; returns a locked slot, or ``None`` if no holder changed in time."""
+        """Waits until this ticket is first; returns a locked slot, or ``None`` after the timeout."""
         while True:
             ahead = self._ahead(ticket)
             slot = self._free_slot() if not ahead else None

@@ -162,7 +162,7 @@ class StandIns:
         return (offer for offer in offers if self._serving.is_in_memory(offer.key) or self._elsewhere.has(offer.key))
 
     def _behind(self, asked: Request, own: Selection, *, installed: bool = True) -> PendingKernel[CompiledKernel]:
-        """Starts to get a kernel in the background, with the compiler installed here; returns its handle."""
+        """Starts to look up or compile the kernel ``own`` in the background; returns its handle."""
         get = partial(self._serving.get_or_compile, self._selector, asked, priority=Priority.PROMOTION)
 
         def compile_it(is_wanted: Callable[[], bool]) -> CompiledKernel:
