@@ -40,8 +40,8 @@ class Rates(msgspec.Struct, frozen=True):
     Attributes:
         clock_mhz: the clock of the SMs.
         dram_gb_s: the memory bandwidth of the whole GPU, in 10⁹ bytes per second.
-        tensor: operations on 16-bit floats by tensor cores, with fp32 sums, without sparsity, with the target's fastest
-            instruction.
+        tensor: operations on 16-bit floats by tensor cores, with fp32 accumulators, without sparsity, with the target's
+            fastest instruction.
         mma: operations on 16-bit floats by tensor cores with ``mma.sync``.
         tensor_int8: operations on 8-bit integers, with the fastest instruction.
         fp32, fp64: operations by CUDA cores.

@@ -81,7 +81,7 @@ class TritonMatmul:
         return config.warps_m * edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The registers of a thread for its part of C; on sm_100 too, where C comes from tensor memory through them."""
+        """The registers of a thread for its part of C; also on sm_100, where they receive C from tensor memory."""
         return config.block_m * config.block_n // config.threads
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
