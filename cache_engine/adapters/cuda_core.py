@@ -18,7 +18,7 @@ _FRAMEWORK = "cuda_core"
 
 
 class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may be missing where types are checked
-    """Compiled programs in a store. Safe in several threads and processes."""
+    """A cache of cuda.core's compiled programs, in a store of ours. Safe in several threads and processes."""
 
     def __init__(self, dir: str | Path | None = None) -> None:
         """Opens the store in ``dir``, creating it if it does not exist; by default the store of the settings.
@@ -28,14 +28,14 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
         self._programs = Programs(shelf(dir), _FRAMEWORK, "cuda.core", __version__)
 
     def __getitem__(self, key: bytes | str) -> bytes:
-        """The bytes of a program, verified by checksum; raises ``KeyError``."""
+        """The bytes of a program, verified by checksum; raises ``KeyError`` if it is not stored or is damaged."""
         code = self._programs.get(_name(key))
         if code is None:
             raise KeyError(key)
         return code
 
     def __setitem__(self, key: bytes | str, value: bytes | bytearray | memoryview | ObjectCode) -> None:
-        """Stores a program. The time since its miss counts as its compile time."""
+        """Stores a program, with the time since its miss as its compile time."""
         self._programs.put(_name(key), _bytes(value))
 
     def __delitem__(self, key: bytes | str) -> None:
@@ -47,7 +47,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
     def __len__(self) -> int:
         """The number of cuda.core's programs in the store, whichever process stored them.
 
-        Reads all of their records.
+        Reads the records of all of them.
         """
         stored = self._programs.shelf
         return 0 if stored is None else sum(1 for _ in stored.groups(_FRAMEWORK))

@@ -1,8 +1,8 @@
 """Stores CuPy's kernels in our store, once ``use_store()`` was called in the process.
 
-CuPy has no public interface for that. Its private one (``_set_kernel_cache_backend``) is used if it looks as in the
-versions that this was tested with; otherwise CuPy's own cache stays in use. Keys are CuPy's. A failure of the store is
-a warning in the log and a miss: CuPy then compiles.
+CuPy has no public interface for that. Its private function ``_set_kernel_cache_backend`` is used if it looks as in the
+versions of CuPy that we have tested; otherwise CuPy's own cache stays in use. Keys are CuPy's. A failure of the store
+is a warning in the log and a miss: CuPy then compiles.
 """
 
 from __future__ import annotations

@@ -29,11 +29,14 @@ LOCK = ".lock"
 uses this name.
 """
 GRACE_S = 600.0
-"""Seconds. A younger folder with no lock or an empty one belongs to a process that is about to lock it."""
+"""The age, in seconds, up to which a folder without a lock file, or with an empty one, is left alone.
+
+Its process may be about to lock it.
+"""
 
 
 class _Own:
-    """The folder of this process and the files in it."""
+    """The private folder of this process, and the kernel files written to it."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
@@ -48,7 +51,7 @@ class _Own:
         self.written: dict[bytes, dict[str, str]] = {}
 
     def make(self) -> Path:
-        """Makes and locks a folder. Raises ``OSError``."""
+        """Makes and locks the private folder of this process; returns its path. Raises ``OSError``."""
         with unforked():
             folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
@@ -64,10 +67,10 @@ _own = _Own()
 
 
 def own_folder() -> Path:
-    """The folder of this process.
+    """The private folder of this process, made at the first call.
 
     Raises:
-        OSError: when it cannot be made.
+        OSError: when the folder cannot be made.
     """
     with _own.lock:
         # What tidies TMPDIR may have deleted the folder of a process that lives.
@@ -97,7 +100,7 @@ def delete_abandoned() -> list[Path]:
 def _is_abandoned(item: os.DirEntry[str]) -> bool:
     """Whether a directory entry is a folder of this user whose process has ended.
 
-    A folder that others may write to does not count.
+    False for a folder that other users may write to.
     """
     with suppress(OSError, CorruptEntry):
         status = item.stat(follow_symlinks=False)
@@ -121,7 +124,7 @@ def _delete(folder: Path, of_process: int) -> None:
 
 
 def write_files(files: dict[str, bytes]) -> dict[str, str]:
-    """Writes files into a new folder below that of this process; returns their paths by name.
+    """Writes files into a new folder below the private folder of this process; returns their paths by name.
 
     Names must have no directory.
 
@@ -165,7 +168,7 @@ def files_of(stored: StoredGroup) -> dict[str, str]:
 
 
 def forget_written() -> None:
-    """Forgets which files were written, so that they are written again when next requested, as in a new process."""
+    """Forgets which kernels ``files_of`` has written, so that it writes them again, as in a new process."""
     _own.written.clear()
 
 

@@ -1,6 +1,7 @@
 """The launcher of nvcc, ``gemm-cache-nvcc``: an understood command is served from the store, or compiled and stored.
 
-A hit imports little, so whatever a miss needs is imported there. Whatever fails here, nvcc runs as it would without us.
+A hit must start fast, so the modules that only a miss needs are imported at a miss. If anything fails in the launcher,
+nvcc runs as it would without us.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main() -> NoReturn:
 
 
 def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command; returns its exit code, or becomes nvcc."""
+    """Serves or compiles a command; returns its exit code, or replaces this process by nvcc, which does not return."""
     compiler, arguments = compiler_in(words, environment)
     if not compiler:
         _say("error: nvcc is not installed; name it first, set CUDA_HOME or add it to PATH")
@@ -87,7 +88,7 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def compiler_in(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The compiler and its arguments: the first word where that names an nvcc, else the one of this machine."""
+    """The path of nvcc and its arguments: the first word where that names an nvcc, else this machine's nvcc."""
     if words and "nvcc" in os.path.basename(words[0]) and not words[0].startswith("-") and not words[0].endswith(".cu"):
         return words[0], list(words[1:])
     own = os.path.realpath(sys.argv[0])
@@ -102,7 +103,7 @@ def compiler_in(words: Sequence[str], environment: Mapping[str, str]) -> tuple[s
 
 
 def _store(environment: Mapping[str, str]) -> StoreLayout | None:
-    """The store of the settings; ``None`` where it is not to be used, or cannot be, which is said."""
+    """The store that the settings name; ``None`` if caching is off, or if it is unusable, which is then printed."""
     try:
         settings = Settings.load(environment)
         return open_store(settings.directory(), trust=settings.trust_store) if settings.uses_directory else None
@@ -112,12 +113,12 @@ def _store(environment: Mapping[str, str]) -> StoreLayout | None:
 
 
 def _count_passed(layout: StoreLayout, reason: str) -> None:
-    """Counts a command that was left to nvcc."""
+    """Counts, by reason, a command that was left to nvcc, as it could not be served or stored."""
     _count(layout, {"passed": {reason: 1}})
 
 
 def _count(layout: StoreLayout, fields: Mapping[str, object]) -> None:
-    """Appends a line about use to the journal, if that can be written."""
+    """Appends a line with these counts to the journal; does nothing if the journal cannot be written."""
     with suppress(OSError):
         file, _ = open_to_append(layout.journal, JOURNAL_OPEN)
         os.write(file.descriptor, msgspec.json.encode({"kind": "use", "at": time.time(), **fields}) + b"\n")
@@ -139,7 +140,10 @@ def _become(words: list[str]) -> int:
 
 
 def _serve(layout: StoreLayout, command: Command, found: Group, document: Document) -> None:
-    """Writes the output, the dependency file and what was printed, and counts the hit. Raises ``OSError``."""
+    """Writes a stored result's output and dependency file, prints what nvcc had printed, and counts the hit.
+
+    Raises ``OSError``.
+    """
     if command.dependencies is not None:
         roots = Roots(command)
         files = [roots.path(root, name) for root, name, _ in document.includes]
@@ -153,7 +157,7 @@ def _serve(layout: StoreLayout, command: Command, found: Group, document: Docume
 
 
 def _write(path: str, data: bytes) -> None:
-    """Writes a file whole or not at all, also where this process is killed; a link's target is written in place."""
+    """Writes a file whole or not at all, also where this process is killed; but writes a link's target in place."""
     folder = os.path.dirname(path) or "."
     if not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path)):
         try:
@@ -228,7 +232,7 @@ def _run_and_store(stored: Shelf, request: Request, words: list[str], number: in
 def _result(
     request: Request, dependencies: bytes | None, began_ns: int, printed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """The files of a result; raises ``PassThrough`` where it cannot be found again, and ``OSError``."""
+    """The files to store for a command; raises ``PassThrough`` where no lookup could find them, and ``OSError``."""
     command, roots, digests = request.command, request.roots, request.digests
     output = read_text(command.output)
     if output is None or not dependencies or sum(map(len, printed.values())) > _MOST_TEXT:

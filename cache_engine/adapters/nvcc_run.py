@@ -1,4 +1,4 @@
-"""Runs nvcc for a miss: copies its output on and stores it, passes on signals, and ends nvcc when this process ends."""
+"""Runs nvcc for a miss: prints and returns its output, passes signals on to it, and ends it with this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
-    """Runs a program to its end; returns its exit code and its output. Raises ``OSError`` if it cannot start.
+    """Runs a program to its end; returns its exit code, and its output by stream. Raises ``OSError`` if none starts.
 
     If a signal ended the program, this process ends itself by the same signal.
     """
@@ -70,9 +70,9 @@ def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
 
 
 def _end_with_parent() -> Callable[[], None]:
-    """A function to call in the child before nvcc starts: it makes the kernel end nvcc if this process is killed.
+    """A function to call in the child before nvcc starts: it makes the Linux kernel end nvcc if this process is killed.
 
-    It is prepared before the fork, because after a fork only a prepared call is safe.
+    The function is made before the fork, because after a fork only a prepared call is safe.
     """
     prctl = ctypes.CDLL(None).prctl
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

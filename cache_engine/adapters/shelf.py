@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PROGRAM = "program"
-"""The name of the file that has a program's bytes."""
+"""The name of the file, in a stored kernel, that has the bytes of a program."""
 _LOCK_S = 1.0
 _MOST_COMPILING = 1000
 
@@ -43,7 +43,7 @@ class Shelf:
     """Kernels of other frameworks in a store. Safe in several threads, and after a fork."""
 
     def __init__(self, store: DiskStore, settings: Settings) -> None:
-        """Uses a store that ``open_store`` has checked."""
+        """Takes a store that ``open_store`` has checked; reads nothing yet."""
         layout = store.layout
         self.layout, self.lock_timeout_s = layout, settings.lock_timeout_s
         self._store, self._settings = store, settings
@@ -58,7 +58,7 @@ class Shelf:
         self._housekeeper: Housekeeper | None = None
 
     def get(self, framework: str, name: str, index: str) -> StoredGroup | None:
-        """Reads a kernel, verified by checksum, and counts a hit; ``None`` if the store does not have it.
+        """Reads a framework's kernel, verified by checksum, and counts a hit; ``None`` if the store does not have it.
 
         Raises:
             CorruptEntry, UnknownGroup, OSError: as ``read_stored``. A damaged kernel is counted, and may be stored
@@ -100,7 +100,7 @@ class Shelf:
         self._kept_house().published(size)
 
     def delete(self, framework: str, name: str, index: str) -> bool:
-        """Deletes a kernel; returns whether it did: not if it is pinned or another process holds its lock."""
+        """Deletes a kernel; returns whether it was deleted: not if it is pinned or another process holds its lock."""
         layout, key = self._store.layout, group_key(framework, name, index)
         with suppress(OSError, StoreError), file_lock_to_delete(layout.key_lock(key), _LOCK_S):
             freed = 0 if is_pinned(layout, key) else self._store.delete(key)
@@ -127,7 +127,7 @@ class Shelf:
                     yield group
 
     def close(self) -> None:
-        """Writes the last counts and ends the cleaning. The end of the process does the same."""
+        """Writes the last counts to the journal, and ends a running cleaning. The end of the process does the same."""
         if self._housekeeper is not None:
             self._housekeeper.close()
         self._journal.close()
@@ -147,10 +147,10 @@ class Shelf:
 
 
 class Programs:
-    """One framework's programs in a store, each a file. A failure is a warning in the log and a miss."""
+    """One framework's programs in a store, each of one file. A failure is a warning in the log and a miss."""
 
     def __init__(self, stored: Shelf | None, framework: str, title: str, version: str) -> None:
-        """For the framework with this name, title and version. Without ``stored``, nothing is stored."""
+        """Prepares for the framework of this name, title and version. Without ``stored``, nothing is stored."""
         self.shelf, self._framework, self._title, self._version = stored, framework, title, version
         self._missed_at: dict[str, float] = {}
 
@@ -167,7 +167,7 @@ class Programs:
         return None
 
     def put(self, name: str, code: bytes, **others: str) -> None:
-        """Stores a program, and other texts that belong to it. The time since its miss counts as its compile time."""
+        """Stores a program, other texts that belong to it, and the time since its miss as its compile time."""
         missed_at = self._missed_at.pop(name, None)
         stages_ms = {} if missed_at is None else {"compile": (time.perf_counter() - missed_at) * 1e3}
         try:

@@ -1,12 +1,13 @@
 """Stores Triton's kernels in our store: ``TRITON_CACHE_MANAGER=cache_engine.adapters.triton:CacheManager``.
 
-Only Triton imports this module. It makes one manager for each key. For a kernel it calls ``get_group`` first. If that
-finds nothing, Triton compiles, gives each part to ``put``, and gives the paths of all parts to ``put_group``. Triton
-reads parts by path, so they are written to a folder of this process, which is deleted when the process ends.
+Only Triton imports this module. Triton makes one ``CacheManager`` for each key. For a kernel it calls ``get_group``
+first. If that finds nothing, Triton compiles, gives each part to ``put``, and gives the paths of all parts to
+``put_group``. Triton reads parts by path, so they are written to a folder of this process, which is deleted when the
+process ends.
 
 ``get_file`` serves two other kinds of files: libraries for the host, which Triton loads into the process, and results
-of tuning. These stay in Triton's directory, and so do kernels that the store cannot take. A failure is a warning in the
-log.
+of tuning. Such files stay in Triton's directory, and so do kernels that the store cannot take. A failure is a warning
+in the log.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         self._began = time.perf_counter()
 
     def get_file(self, filename: str) -> str | None:
-        """The path of one file; ``None`` if it is not stored."""
+        """The path of one file, of this manager's kernel or in Triton's directory; ``None`` if it is not stored."""
         found: str | None = self._paths.get(filename) or self._triton_s.get_file(filename)
         return found
 
@@ -107,7 +108,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
     def put_group(self, filename: str, group: dict[str, str]) -> None:
         """Stores a kernel, whose parts ``put`` was given.
 
-        If the store cannot take it, it goes to Triton's directory.
+        If the store cannot take the kernel, it is written to Triton's directory.
         """
         if self._shelf is None or not self._is_kernel:
             self._triton_s.put_group(filename, group)
@@ -133,9 +134,10 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             _log.warning("a kernel of Triton is not stored: %s", error)
 
     def _after_others(self, stored: Shelf, filename: str) -> dict[str, str] | None:
-        """The kernel, if another process compiled it meanwhile. Else ``None``, and other processes wait for this one.
+        """The kernel's files by name, if another process compiled it meanwhile; else ``None``, and others wait for us.
 
-        They wait until ``put_group``, or until Triton drops this manager because the compile failed.
+        Other processes that need the kernel wait until this one calls ``put_group``, or until Triton drops this manager
+        because the compile failed.
         """
         earlier = getattr(_thread, "compiling", lambda: None)()
         if earlier is not None:  # failed, and something still refers to it

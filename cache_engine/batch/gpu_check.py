@@ -30,15 +30,16 @@ _LARGEST_ERROR = 2**-7  # of fp16, relative to the largest element
 
 
 class GpuCheck(msgspec.Struct, frozen=True):
-    """One thing that was checked on the GPU.
+    """The result of checking one kernel family, or ``matmul`` of one library's arrays, on the GPU.
 
     Attributes:
         name: a family, or the library whose arrays were multiplied.
-        state: ``proved``, ``refused`` or ``unproved``.
-        cases: the canaries that were right.
-        reason: the mistake, or the reason why nothing was found.
-        case, seed, command: of a refused family, the canary, the seed of its operands, and the command that checks the
-            kernel again.
+        state: ``proved`` if all results were right, ``refused`` if one was wrong, ``unproved`` if the check could not
+            run.
+        cases: the number of canaries (small products with a known result) that were right.
+        reason: the error in the result, or why the check could not run; empty if proved.
+        case, seed, command: of a refused family, the canary that was wrong, the seed of its operands, and the command
+            that checks the kernel again.
     """
 
     name: str
@@ -51,10 +52,10 @@ class GpuCheck(msgspec.Struct, frozen=True):
 
 
 def check_gpu(cache: Cache, start: Callable[[Order], Watchdog] = Watchdog) -> Iterator[GpuCheck]:
-    """Checks the current GPU. Each family runs in a process of its own, all at a time.
+    """Checks the current GPU. Each family runs in a process of its own, all processes at the same time.
 
     Args:
-        start: starts the process of an order.
+        start: starts the process that checks one family.
 
     Raises:
         NotHereError: when there is no GPU, or CuPy or a compiler is not installed.

@@ -77,12 +77,12 @@ class Jobs:
         """Starts ``gemm-cache --store … COMMAND --json`` in the background; returns the job's id.
 
         Args:
-            asked: the values of the form, which the job file stores with the command.
+            asked: the values of the dashboard's form, which the job file stores with the command.
             given: the bytes that the command reads from its standard input.
 
         Raises:
             TooManyJobs: when the limit of running jobs is reached, no matter who started them.
-            OSError: when the store cannot take the job file, or no process can be started.
+            OSError: when the job file cannot be written to the store, or no process can be started.
         """
         with file_lock(self._layout.jobs_lock, _START_LOCK_S):
             _check_room(command, [job for job in self.recent() if isinstance(job, Job) and job.state == RUNNING])
@@ -152,7 +152,7 @@ class Jobs:
 
         Raises:
             StoreError: when there is no such job.
-            OSError: when the store cannot take the request.
+            OSError: when the request to cancel cannot be written to the store.
         """
         before = self.load(job_id)
         if before.state != RUNNING:
@@ -181,7 +181,10 @@ class Jobs:
         return sorted(files, key=lambda path: (_began(path), path.stem))
 
     def _forget_old(self, keep: str) -> None:
-        """Deletes the files of ended jobs that are too many or too old, but never that of the job ``keep``."""
+        """Deletes the files of ended jobs: the oldest beyond ``MOST_KEPT``, and those older than ``KEPT_DAYS`` days.
+
+        Never deletes that of the job ``keep``.
+        """
         files = [path for path in self._files() if path.stem != keep]  # its clock may be behind the others'
         oldest = time.time() - KEPT_DAYS * 86_400
         for path in [*files[: 1 - MOST_KEPT], *(path for path in files[1 - MOST_KEPT :] if _began(path) < oldest)]:
@@ -224,21 +227,22 @@ class Reporter:
         self._save()
 
     def progress(self, progress: JobProgress) -> None:
-        """Records the progress.
+        """Records a job's progress.
 
-        To write less often, it goes to the file from time to time, and with the next other record.
+        The file is not written each time: the progress is written from time to time, and together with the next stage,
+            result or error.
         """
         self._job.progress = progress
         if time.monotonic() - self._saved_at >= _PROGRESS_S:
             self._save()
 
     def finish(self, result: str) -> None:
-        """Records the result; the job is done."""
+        """Records the result of the command, as JSON text, and that the job is done."""
         self._job.state, self._job.result, self._job.ended_at = DONE, result, time.time()
         self._save()
 
     def fail(self, error: str, level: str = "", told: dict[str, str] | None = None) -> None:
-        """Records the error and its details; the job has failed."""
+        """Records the error and its details, and that the job has failed."""
         self._job.state, self._job.error, self._job.ended_at = FAILED, error, time.time()
         self._job.level = level
         self._job.told = {name: text[:_LONGEST_TEXT] for name, text in (told or {}).items()}
@@ -321,7 +325,7 @@ def _cancel_mark(path: Path) -> Path:
 
 
 def _tail(log: Path) -> str:
-    """The last part of a process's output."""
+    """The last part of a process's output, read from its log file."""
     with os.fdopen(open_file(log), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
         return file.read().decode("utf-8", "replace").strip()

@@ -36,7 +36,10 @@ CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
     "unknown",
     "damaged",
 )
-"""The fates of an entry. Superseded: the store already has another entry that serves its request."""
+"""The fates of an entry in a migration.
+
+Superseded: the store already has another entry that serves the entry's request.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,7 +79,7 @@ class MigrationPlan:
 
 
 def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) -> MigrationPlan:
-    """Makes the plan: the fate of each entry. Reads every record; changes nothing.
+    """Plans a migration: decides the fate of each entry. Reads every record; changes nothing.
 
     Args:
         on_entry: called for each entry.
@@ -96,16 +99,17 @@ def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) ->
 def migrate(
     cache: Cache, plan: MigrationPlan, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
 ) -> dict[CacheKey, str]:
-    """Writes the entries of a plan again, compiles and publishes its kernels; returns why some are not stored, by key.
+    """Carries out a plan; returns, by key, the reason for each kernel that could not be stored.
 
-    Deletes no kernel. It may be interrupted at any point: the next plan has what is left.
+    Writes entries in the present format, and compiles and stores kernels. Deletes no kernel. May be interrupted at any
+    point: the next plan has the entries that are left.
 
     Args:
-        jobs: how many at a time; by default one per processor.
+        jobs: how many kernels to compile at a time; by default one per processor.
         on_done: called after each kernel.
 
     Raises:
-        NotHereError: when something is not installed, so that none can be compiled.
+        NotHereError: when no kernel can be compiled, because a compiler or package is not installed.
     """
     failed = {}
     for key in plan.older:
@@ -148,7 +152,7 @@ def _write_again(cache: Cache, key: CacheKey) -> None:
 
 
 def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[EntryKind, int]:
-    """The kind of an entry, which has its fate, and the entry's size in bytes.
+    """The kind of an entry, which says the entry's fate, and the entry's size in bytes.
 
     If its kernel must be compiled, adds it to ``again``.
     """
@@ -184,7 +188,7 @@ def _fate(cache: Cache, record: Record, there: set[CacheKey], again: dict[CacheK
 
 
 def _changed(record: Record, selection: Selection) -> str:
-    """The names of the key components that have changed.
+    """The names of the key components that differ between a record and its request's present key.
 
     Constants are in capital letters; they change with the config.
     """
@@ -202,8 +206,9 @@ class RebuildResult:
     """The result of a rebuild.
 
     Attributes:
-        is_same: whether the new code equals the old, byte for byte; ``None`` where it could not be compiled here.
-        why: why it differs or could not be compiled; empty where it is the same.
+        is_same: whether the new code equals the old, byte for byte; ``None`` where the kernel could not be compiled
+            here.
+        why: why the code differs or the kernel could not be compiled; empty where the code is the same.
     """
 
     is_same: bool | None
@@ -211,7 +216,7 @@ class RebuildResult:
 
 
 def rebuild(cache: Cache, record: Record, cubin: bytes) -> RebuildResult:
-    """Compiles again from a record's inputs, and compares the code with ``cubin``. Stores nothing."""
+    """Compiles a kernel again from its record's inputs, and compares the code with ``cubin``. Stores nothing."""
     try:
         problem = record.problem.on(record.arch)
         made = cache.selector.select_installed(problem, record.family, record.compiler, record.config)

@@ -91,9 +91,9 @@ class Compiled(msgspec.Struct, kw_only=True):
     """The document of ``compile``.
 
     Attributes:
-        compile_ms: the time of compiling, when the kernel was made, now or earlier.
-        load_ms: the time of the lookup.
-        stored_bytes: the size of blob and record on disk.
+        compile_ms: the milliseconds that compiling the kernel took, now or when it was made earlier.
+        load_ms: the milliseconds that the lookup took.
+        stored_bytes: the size of the kernel's blob and record on disk.
         toolchain_from: where the key's toolchain was found: ``installed``, ``pack NAME`` or ``store``.
         unpublished: why the kernel is not stored; empty when it is.
         stands_in_for: the key of the requested kernel, if this is another one that serves in its place; else empty.
@@ -129,7 +129,7 @@ class Compiled(msgspec.Struct, kw_only=True):
 
 
 class Timed(msgspec.Struct, kw_only=True):
-    """The document of ``time``; ``Timing`` explains the measured values.
+    """The document of ``time``; the measured values have the names and units of the fields of ``Timing``.
 
     Attributes:
         device: the name of the GPU.
@@ -192,15 +192,15 @@ class Warmed(msgspec.Struct, kw_only=True):
     """The document of ``warm``: the problems requested, the kernels that serve them, and the result for each kernel.
 
     Attributes:
-        missing: kernels that were not in the store at the start.
-        estimated_seconds: the predicted time of compiling the missing kernels.
+        missing: the number of kernels that were not in the store at the start.
+        estimated_seconds: the predicted seconds to compile the missing kernels.
         estimated_from: the number of records of the store that the prediction is made from; with 0, it is made from
             published figures.
-        estimated_error: the median error of a prediction, as a share of the compile's time; ``None`` with fewer than
-            ten records.
+        estimated_error: the median error of predicting one compile, as a share of the time that it took; ``None`` with
+            fewer than ten records.
         estimated_by: the basis of the prediction, in words; empty when nothing is missing.
-        loaded: kernels that the GPU's driver accepted; ``None`` without ``--load``.
-        needed: the kernels that are needed; only in a dry run.
+        loaded: the number of kernels that the GPU's driver accepted; ``None`` without ``--load``.
+        needed: every kernel that the problems need; only in a dry run.
     """
 
     store: str
@@ -225,7 +225,7 @@ class Sampled(msgspec.Struct, kw_only=True):
 
     ``found_again`` is the number of kernels that came from disk at the second request.
 
-    ``requests`` is the number of requests made after that, which count as demand.
+    ``requests`` is the number of further requests made after the second one, which are recorded as demand.
     """
 
     store: str
@@ -258,7 +258,7 @@ def compiled(kernel: CompiledKernel) -> Compiled:
 def timed(
     kernel: CompiledKernel, timing: Timing, unkept: Failure | None = None, memory: PoolStatistics | None = None
 ) -> Timed:
-    """The document of a timing. ``memory`` is the state of the GPU's memory pool at the end."""
+    """The document of ``time`` for a timing. ``memory`` is the state of the GPU's memory pool after the timing."""
     return _filled(
         Timed,
         kernel,
@@ -274,7 +274,7 @@ def timed(
 
 
 def explained(found: Explanation) -> Explained:
-    """The document of an explanation."""
+    """The document of ``explain`` for an explanation of a lookup."""
     chosen, closest = found.selection, found.nearest
     nearest = None
     if closest is not None:
@@ -317,7 +317,7 @@ class CandidateRow(msgspec.Struct, kw_only=True):
 
     Attributes:
         tier: the tier that has the config's kernel; ``None`` if the kernel must be compiled.
-        ratio: the measured time over the predicted one.
+        ratio: the measured time divided by the predicted time.
         trouble: why the config cannot be chosen; empty if it can.
     """
 
@@ -351,8 +351,8 @@ class Tuning(msgspec.Struct, kw_only=True):
     """The document of ``tune``; ``device`` is ``None`` without a GPU.
 
     Attributes:
-        estimated_seconds: the time of compiling the configs without a kernel, predicted at the start. The other fields
-            that begin with ``estimated`` mean the same as in ``Warmed``.
+        estimated_seconds: the seconds, predicted at the start, to compile the configs that have no stored kernel. The
+            other fields that begin with ``estimated`` mean the same as in ``Warmed``.
     """
 
     dry_run: bool

@@ -44,7 +44,7 @@ def sample_problems() -> list[GemmProblem]:
 def request_kernels(cache: Cache, stored: Collection[CacheKey]) -> int:
     """Requests stored kernels as a server would, for each layer of each step; returns the number of requests.
 
-    Each request is really made, and counts as demand. A size whose kernel is not among ``stored`` is left out, so
+    Each request is really made, and is recorded as demand. A size whose kernel is not among ``stored`` is left out, so
     nothing is compiled.
     """
     shapes, requests = _shapes(), 0

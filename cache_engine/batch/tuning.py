@@ -32,9 +32,9 @@ class Candidate:
     """A config worth timing.
 
     Attributes:
-        selection: the kernel that the config gives.
+        selection: the config, with the key and family of its kernel.
         predicted_cycles: clock cycles by the cost model, for ranking only.
-        tier: the tier that has the kernel; ``None`` when it must be compiled.
+        tier: the tier that has the kernel; ``None`` when the kernel must be compiled.
     """
 
     selection: Selection
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of a candidate: its timing or the error, and why the timing could not be stored."""
+    """The result of timing a candidate: the timing or the error, and why the timing could not be stored."""
 
     candidate: Candidate
     timing: Timing | None
@@ -57,7 +57,7 @@ class Tuned:
 
     @property
     def trouble(self) -> Failure | None:
-        """The reason why the config cannot be selected, even if it is fastest; ``None`` if it can."""
+        """The reason why later lookups cannot use the config, even if it is fastest; ``None`` if they can."""
         if self.timing is not None and not self.timing.verified:
             return Failure(f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}")
         return self.error if self.unkept is None else Failure(f"it was not stored: {self.unkept}")
@@ -70,7 +70,7 @@ def candidates(
     compiler: str | None = None,
     top: int = TOP,
 ) -> list[Candidate]:
-    """The configs to time, best prediction first.
+    """The configs of a problem to time, the one with the fewest predicted cycles first.
 
     Args:
         families: kernel families; ``top`` configs of each are returned. By default, only the family that serves without
@@ -95,7 +95,7 @@ def candidates(
 
 
 def all_candidates(cache: Cache, chosen: Sequence[Selection]) -> list[Selection]:
-    """The kernels to time for the problems of the selections, without duplicates; raises as ``candidates``.
+    """The kernels to time for the problems of ``chosen``, without duplicates; raises as ``candidates``.
 
     They come in the order of ``chosen``; for each problem, the best prediction first.
     """

@@ -27,12 +27,12 @@ from cache_engine.usage.compile_time import CompileTimes, predicted_compile_seco
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimate of the time that compiling takes.
+    """An estimate of the time to compile some kernels.
 
     Attributes:
-        seconds: the predicted time, with as many parallel compiles as were asked for and as the store has slots; 0
-            where there is nothing to compile.
-        times: the model that predicts them; ``None`` where there is nothing to compile.
+        seconds: the predicted seconds until all are compiled, with as many parallel compiles as were asked for, but no
+            more than the setting ``compile_slots`` allows; 0 where there is nothing to compile.
+        times: the model that predicts the time of each compile; ``None`` where there is nothing to compile.
     """
 
     seconds: float
@@ -55,9 +55,10 @@ class Estimate:
 
 
 def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
-    """Estimates the time of compiling these kernels, ``jobs`` at a time but not more than the store has slots.
+    """Estimates the time to compile the kernels ``missing``, ``jobs`` at a time.
 
-    Reads the store's records, unless nothing is missing.
+    No more are compiled at a time than the setting ``compile_slots`` allows. Reads the store's records, unless nothing
+    is missing.
     """
     if not missing:
         return Estimate(0.0, None)
@@ -67,7 +68,7 @@ def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """The result of one problem.
+    """The result of getting the kernel of one problem.
 
     Attributes:
         problem: the problem that was requested.
@@ -94,8 +95,8 @@ class WarmPlan:
     Attributes:
         cells: each shape on each target, with the kernels that serve it.
         kernels: the kernels of all cells, each once.
-        stored: the keys of the kernels that the store has.
-        estimate: the time of compiling the others.
+        stored: the keys of those kernels that the store has.
+        estimate: the time to compile the kernels that the store lacks.
     """
 
     cells: list[list[Cell]]
@@ -120,7 +121,10 @@ class WarmPlan:
 
 
 def plan_warming(cache: Cache, cells: list[list[Cell]], jobs: int | None = None) -> WarmPlan:
-    """Plans how to get the kernels of a coverage, ``jobs`` at a time. Reads records, for the estimate of the time."""
+    """Plans a warm-up: finds which kernels of the cells the store has, and predicts the time to compile the others.
+
+    Reads the store's records for the prediction, which is for ``jobs`` parallel compiles.
+    """
     kernels = distinct(cells)
     there = stored(cache, [kernel.key for kernel in kernels])
     missing = [kernel.selection for kernel in kernels if kernel.key not in there]
@@ -144,7 +148,7 @@ def problems_of(
     compiler: str | None = None,
     **asked: Unpack[ProblemOptions],
 ) -> list[GemmProblem]:
-    """One problem for each kernel that a model's layers need: once ``warm`` has got these, every m is a hit.
+    """One problem for each kernel that a model's layers need: once ``warm`` has got their kernels, every m is a hit.
 
     Compiles nothing, and reads no kernel. Takes milliseconds for each shape and target.
 
@@ -203,8 +207,8 @@ def warm(
         jobs: the number of parallel compiles; by default one per processor. With the default ``compile_slots`` setting,
             a store compiles on one processor fewer.
         on_done: called in this thread after each problem.
-        family: the kernel family, as of ``Cache.get_or_compile``.
-        compiler: the compiler, as of ``Cache.get_or_compile``.
+        family: the kernel family; by default the best for each problem.
+        compiler: the compiler; by default the one that the family needs.
         load: load each kernel on the current GPU too, before the first launch needs it, and unload it; one that the
             driver refuses has failed.
 
@@ -212,8 +216,8 @@ def warm(
         One result per problem, in the order in which they were finished.
 
     Raises:
-        GpuRequired: when there is no GPU to load them on; nothing is compiled then.
-        NotHereError: when something that all kernels need is not installed.
+        GpuRequired: when ``load`` is set and there is no GPU; nothing is compiled then.
+        NotHereError: when a compiler or package that all kernels need is not installed.
     """
     if load:
         from cache_engine.gpu.probe import require_gpu
@@ -260,7 +264,7 @@ def side_by_side(
         jobs: the number of parallel calls; by default one per processor.
 
     Raises:
-        NotHereError: when something that all calls need is not installed.
+        NotHereError: when a compiler or package that all calls need is not installed.
     """
     pool = ThreadPoolExecutor(max_workers=jobs or processors())
     try:

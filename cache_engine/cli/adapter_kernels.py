@@ -39,7 +39,7 @@ def show_adapted(
 
 
 def _document(cache: Cache, group: Group, known: Entry) -> dict[str, Any]:
-    """A kernel as JSON. An unknown value is ``None``, and the field ``unknown`` says why it is unknown."""
+    """Another framework's kernel as JSON; an unknown value is ``None``, and the field ``unknown`` says why."""
     usage = cache.admin.usage_of(group.key, group.made_at)
     return {
         **picked(group, "key", "framework"),

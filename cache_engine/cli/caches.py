@@ -1,6 +1,6 @@
 """``gemm-cache caches``: lists other frameworks' caches and their sizes, or checks them.
 
-Also holds the functions that its sub-verbs share.
+Also has the functions that the verbs under ``caches`` share.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _MOST_COUNTED, _MOST_PARTS = 4, 8
 _MOST_SHOWN = 5
 
 PAYS_FROM = 1_000
-"""The number of entries from which the index pays. With fewer, reading all of them is faster than importing DuckDB."""
+"""The least number of entries for which the index is used; fewer are read faster than DuckDB is imported."""
 
 
 def cache_option(verb: _F) -> _F:
     """Adds the option ``--cache`` to a verb.
 
-    It may stand before and after the name of a sub-verb; all given directories count.
+    The option may be before and after the name of a verb under ``caches``; all directories given are read.
     """
 
     def note(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
@@ -148,7 +148,7 @@ def _check(settings: Settings, *, as_json: bool) -> None:
 class _Wrong:
     """A problem found in a cache.
 
-    ``id`` is that of the entry, or empty if the problem is one of the whole directory.
+    ``id`` is the id of the entry that has the problem; empty for a problem of the whole directory.
     """
 
     kind: str
@@ -167,7 +167,7 @@ class _Wrong:
 
 
 def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
-    """The readers of all frameworks, and every cache directory found or named by the user, in use or not."""
+    """The readers of all frameworks; and every cache directory, found or named by the user, in use or not."""
     from cache_engine.frameworks.registry import load_sources, surroundings
 
     sources = load_sources()
@@ -176,10 +176,10 @@ def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
 
 
 def places_in(places: list[Place], folder: Path | None) -> list[Place]:
-    """The caches in ``folder``; without a folder, all caches that are in use.
+    """Those of ``places`` whose directory is ``folder``; without a folder, all that are in use.
 
     Raises:
-        UsageError: when ``folder`` is none of the caches.
+        UsageError: when ``folder`` is the directory of no cache.
     """
     if folder is None:
         return [place for place in places if not place.replaced_by]
@@ -192,7 +192,7 @@ def places_in(places: list[Place], folder: Path | None) -> list[Place]:
 def scanned(
     settings: Settings, sources: Sources, places: Sequence[Place], *, afresh: bool = False
 ) -> Iterator[tuple[Place, Seen]]:
-    """Scans the caches, and yields each with its content. A slow scan shows a count on a terminal.
+    """Scans caches, and yields each with its content; a slow scan shows the number of entries on a terminal.
 
     Args:
         afresh: read every file again, also those whose time and size have not changed.
@@ -249,7 +249,7 @@ def common_letters(one: str, other: str) -> int:
 
 
 def shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """A function that shortens one of these ids, to at least 12 digits; ``find_entry`` still finds one entry by it."""
+    """A function that shortens one of ``ids``, to at least 12 digits; ``find_entry`` still finds only its entry."""
     names = sorted({(name, each) for each in ids for name in _names_of(each)})
 
     def common(whole: str, id: str, step: int) -> int:
@@ -272,7 +272,7 @@ def shortener(ids: Iterable[str]) -> Callable[[str], str]:
 
 
 def where(place: Place) -> dict[str, str]:
-    """The fields of a document that name a place."""
+    """The fields of a JSON document that name the cache directory ``place``."""
     return {"kind": place.kind, "path": str(place.path)}
 
 
@@ -290,7 +290,7 @@ def entry_row(place: Place, entry: Entry) -> dict[str, Any]:
 
 
 def print_findings(findings: Sequence[tuple[Place | None, ScanFinding]]) -> None:
-    """Prints findings on standard error; of many, only the first."""
+    """Prints findings on standard error; of many, only the first few and the number of all."""
     for place, finding in findings[:_MOST_FINDINGS]:
         at = "/".join(filter(None, (str(place.path) if place else "", finding.id)))
         print(printable(f"{finding.fault}: {at}: {finding.detail}"), file=sys.stderr)
@@ -420,6 +420,6 @@ def _print_wrong(wrong: list[_Wrong], gpu: str | None, directories: int, in_memo
 
 
 def _print_in_memory(titles: list[str]) -> None:
-    """Says which installed frameworks store no kernels on disk."""
+    """Prints which installed frameworks store no kernels on disk."""
     for title in titles:
         print(printable(f"{title} is installed and keeps nothing on disk: each process compiles its kernels again."))

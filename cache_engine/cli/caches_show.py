@@ -374,7 +374,7 @@ def _fact(entry: Entry, name: str) -> str:
 
 
 def _both(a: str | None, b: str | None) -> tuple[str, str]:
-    """Two differing values as text.
+    """Two values that differ, as text for people.
 
     On a terminal, long values are cut to the part around the first letter that differs.
     """
@@ -385,7 +385,7 @@ def _both(a: str | None, b: str | None) -> tuple[str, str]:
 
 
 def _around(value: str | None, at: int) -> str:
-    """At most 60 letters of a value, around the position ``at``."""
+    """At most 60 letters of a value, those around the position ``at``; a dash if there is no value."""
     if value is None or len(value) <= _MOST_LETTERS:
         return "–" if value is None else value
     start = 0 if at < _MOST_LETTERS // 2 else min(at - _MOST_LETTERS // 3, len(value) - _MOST_LETTERS)

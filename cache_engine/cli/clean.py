@@ -117,9 +117,9 @@ def clean_verb(
 
 
 def _sizes(given: tuple[str, ...], old_share: float | None) -> tuple[int | None, float | None]:
-    """The smallest size in bytes and the smallest share of the disk that the options give.
+    """The smallest size in bytes, and the smallest share of the disk, that the options for limits give.
 
-    Raises ``UsageError`` for any other text.
+    Raises ``UsageError`` for a text that is neither a size nor a share.
     """
     sizes = [parse_bytes(text) for text in given if not text.endswith("%")]
     shares = [_share(text) for text in given if text.endswith("%")]

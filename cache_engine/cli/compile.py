@@ -95,7 +95,7 @@ def compile_verb(
 
 
 def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
-    """Opens the store. Creates one only after the request has been found valid."""
+    """Opens the store for a request. If there is no store, creates one, but only for a valid request."""
     if settings.uses_directory and not settings.directory_exists:
         with open_cache(settings.with_overrides({"enable_caching": PACKS})) as without_store:
             without_store.select(without_store.targeted(asked_problem(asked)), **asked_choice(asked))
@@ -105,7 +105,7 @@ def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
 def get_kernel(
     cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
 ) -> tuple[CompiledKernel, results.Explained | None]:
-    """Returns the kernel. For a job, also returns the reason of a miss; ``None`` after a hit."""
+    """The kernel that was asked for, compiled on a miss; and, for a job, why it was missed, ``None`` after a hit."""
     if reporter is None or again:
         on_stage = reporter.stage if reporter else None
         return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), on_stage=on_stage, **again), None

@@ -151,9 +151,9 @@ def serve(
 
 
 def _free_port(address: str) -> int:
-    """The default port or, if it is taken, the first free one after it.
+    """The default port or, if another program listens there, the first free port after it.
 
-    Should the port be taken meanwhile, Streamlit refuses it.
+    If another program takes the port before Streamlit does, Streamlit ends with an error.
     """
     for port in range(PORT, PORT + _MOST_PORTS):
         error = _try_port(address, port)
@@ -165,7 +165,7 @@ def _free_port(address: str) -> int:
 
 
 def _try_port(address: str, port: int) -> OSError | None:
-    """The error of listening at a port; ``None`` where listening works."""
+    """The error that listening at a port raises; ``None`` if a program can listen there."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -141,7 +141,10 @@ def _promote_and_print(
 
 @dataclass(frozen=True)
 class _Promoted:
-    """The result of ``--promote``: the plan, the kernels chosen from it, and failures (``None`` for a dry run)."""
+    """The result of ``--promote``: the plan, the kernels chosen from the plan, and those that could not be compiled.
+
+    ``failed`` is ``None`` in a dry run.
+    """
 
     plan: PromotionPlan
     taken: list[Candidate]

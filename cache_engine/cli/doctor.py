@@ -80,7 +80,7 @@ _SIGNS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: ``status`` is ``OK``, ``NOTE`` or ``PROBLEM``."""
+    """The result of one check of this machine: ``status`` is ``OK``, ``NOTE`` or ``PROBLEM``."""
 
     name: str
     status: str
@@ -116,7 +116,7 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, as_json: bool)
 
 
 def _setting(settings: Settings, name: str) -> dict[str, str]:
-    """A setting as JSON: its value, its origin and its environment variable. For a secret, only whether it is set."""
+    """A setting as JSON: its value (of a secret, only whether it is set), its origin and its environment variable."""
     return {
         "name": name,
         "value": settings.shown(name),
@@ -150,7 +150,7 @@ def examine(settings: Settings) -> list[Check]:
 
 
 def _on_the_gpu(settings: Settings) -> Iterator[Check]:
-    """Each family, and matmul of each library, on the GPU. Kernels are kept in memory alone."""
+    """Checks each family, and ``matmul`` of each library's arrays, on the GPU. Stores no kernel on disk."""
     from cache_engine.batch.gpu_check import check_gpu
 
     with open_cache(settings.with_overrides({"enable_caching": False, "prove": NEVER})) as cache:
@@ -163,7 +163,7 @@ def _on_the_gpu(settings: Settings) -> Iterator[Check]:
 
 
 def _families(settings: Settings, device: DeviceFingerprint) -> Iterator[Check]:
-    """The state of each family that this GPU must prove, by the newest proof in the store."""
+    """For each family that must be tested on this GPU before use: the newest result of its test in the store."""
     if compiled_for(device.arch) != TARGET or not (settings.uses_directory and settings.directory_exists):
         return
     with suppress(GemmCacheError, OSError):  # what is wrong with the store, ``_store`` says
@@ -362,7 +362,7 @@ def _settings(settings: Settings) -> Iterator[Check]:
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that holds ``path``: that of the longest mount point above it."""
+    """The type of the file system that holds ``path``, read for the longest mount point above ``path``."""
     best, kind = "", "unknown"
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:

@@ -177,7 +177,7 @@ def _evaluate_shape(
 
 
 def _validated(answer: Answer) -> str:
-    """A sentence about an older result: its model version and its latency. Empty if the store had none."""
+    """A sentence about the result of an older model version: that version and its latency; empty if there was none."""
     older = answer.older
     if older is None:
         return ""
@@ -185,9 +185,9 @@ def _validated(answer: Answer) -> str:
 
 
 def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> Answer:
-    """The result of a search: taken from the store, or computed and stored.
+    """The result of evaluating a problem: taken from the store, or computed by a search and then stored.
 
-    With caching off, it is computed and not stored.
+    With caching off, the result is computed and not stored.
     """
     if settings.uses_directory:
         with open_cache(settings, optional=True) as cache:
@@ -200,7 +200,7 @@ def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, 
 
 
 def _evaluate_model(settings: Settings, name: str, mode: SearchMode, asked: dict[str, Any]) -> None:
-    """Evaluates the passes of a model, and prints them."""
+    """Predicts the cost of one or more passes of a model, and prints the predictions."""
     from cache_engine.evaluator.catalogue.layers import Parallel
     from cache_engine.evaluator.chips import load_chip
 
@@ -275,7 +275,7 @@ def _check(chips: list[Hardware | Gpu], mode: SearchMode) -> None:
 
 @contextmanager
 def _results(settings: Settings) -> Iterator[Evaluations | None]:
-    """Yields the stored results; ``None`` where there is no store."""
+    """Yields the evaluator's stored results; ``None`` where there is no store."""
     if not settings.uses_directory:
         yield None
         return
@@ -291,7 +291,7 @@ def _passes(
     chips: list[Hardware | Gpu],
     mode: SearchMode,
 ) -> list[ModelPass]:
-    """The result of each step on each chip."""
+    """The predicted cost of each step of a model, such as a decode, on each chip."""
     from cache_engine.insight.passes import asking, model_pass, operations
 
     ask, found = asking(kept, mode), []
@@ -438,7 +438,7 @@ def _print_pass(one: ModelPass) -> None:
 def _csv(d: dict[str, Any]) -> str:
     """The passes as CSV: one row for each operation.
 
-    It has no rows of totals, so that the sum over a column is right.
+    The CSV has no rows of totals, so that the sum over a column is right.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

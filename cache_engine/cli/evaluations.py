@@ -183,7 +183,7 @@ def clean_verb(
 
 
 def _fingerprint(stored: Evaluations, chip: str | None) -> str:
-    """The full fingerprint of an accelerator with results, given by name, file or beginning of the fingerprint."""
+    """The full fingerprint of an accelerator with results; ``chip`` is its name or file, or begins the fingerprint."""
     from cache_engine.evaluator.chips import load_hardware
 
     known = stored.fingerprints()

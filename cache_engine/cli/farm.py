@@ -240,7 +240,7 @@ def _broker_named(settings: Settings, broker: str | None) -> str:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The kernels to request, in order, how many of them are to be timed, and the model of their compile times."""
+    """The kernels to request, in order; how many of them are for timing; and the model that predicts compile times."""
 
     selections: list[Selection]
     times: CompileTimes
@@ -260,9 +260,9 @@ class _Asked:
 
 
 def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Asked:
-    """The kernels to request.
+    """The kernels to request from the farm.
 
-    Where there is a store, its demand orders them and its records predict their compile times.
+    Where there is a store, the kernels are in the order of its demand, and its records predict their compile times.
     """
     from cache_engine.batch.tuning import all_candidates
     from cache_engine.insight.coverage import coverage, distinct, require_served

@@ -206,7 +206,7 @@ def _cells(row: Decision) -> tuple[str, ...]:
 
 
 def _has_reader() -> bool:
-    """Waits a little; returns false at once if standard output is a pipe that its reader has closed."""
+    """Waits a little; returns whether standard output still has a reader, at once if the reader has closed the pipe."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # errors are always reported
     return not poll.poll(_LOOK_MS)

@@ -121,7 +121,7 @@ def ls_verb(
 
 
 class Page(NamedTuple):
-    """A page of a list: the number of all kernels, and the rows of this page, by the columns of the index."""
+    """A page of a list: the number of all kernels in the list, and the rows of this page, by the index's columns."""
 
     total: int
     rows: Sequence[Mapping[str, Any]]
@@ -133,7 +133,7 @@ class Page(NamedTuple):
 def print_kernels(
     ours: Page, adapted: Page, offset: int, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()
 ) -> None:
-    """Prints a page of kernels. If it is empty, prints hints, and ``there``: the values that each filter could have."""
+    """Prints a page of kernels; if the page is empty, prints hints, and ``there``: each filter's possible values."""
     for meaning in meanings:
         print(printable(meaning))
     total = ours.total + adapted.total

@@ -1,4 +1,4 @@
-"""Old names of verbs and options. Each works, hidden, for one version, and prints its new name on standard error.
+"""Old names of verbs and options. Each works for one version, is not in any help, and prints its new name on stderr.
 
 To rename a verb or an option, add a row to a table here; no other module knows old names.
 """
@@ -88,7 +88,7 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
 """For each old option of a verb: the words that replace it, and the text to print after them.
 
 The verb has its present name, or its old name if only the old verb had the option; ``""`` means every verb that has no
-option of this name. Replaced by ``""``, the option goes and its value becomes an argument.
+option of this name. Where the words are ``""``, the option is dropped and its value becomes an argument.
 """
 
 BENCHMARKS = "what measures or simulates is no longer installed; in a checkout of the source, run: python -m benchmarks"
@@ -98,7 +98,7 @@ GONE: Mapping[str, str] = {
     "bench fleet": "bench fleet is gone; docs/scale.md has what it found",
     "replay": f"{BENCHMARKS} replay",
 }
-"""For each verb that was removed: the sentence that says where to find its successor."""
+"""For each verb that was removed, the sentence that says where to find the verb's successor."""
 
 _PROGRAM = "gemm-cache"
 
@@ -165,7 +165,7 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
 
 
 class _Renamed(click.Command):
-    """An old verb: says its new name, and is then the new verb."""
+    """The command for an old verb: prints the verb's new name, then runs the new verb."""
 
     def __init__(self, old: str) -> None:
         super().__init__(old.rpartition(" ")[2], hidden=True)
@@ -191,7 +191,7 @@ class _Renamed(click.Command):
 
 
 class _Gone(click.Command):
-    """A removed verb. Whatever arguments it gets, ``--help`` included, it answers with one sentence."""
+    """The command for a removed verb; with any arguments, also ``--help``, it fails with one sentence."""
 
     def __init__(self, old: str) -> None:
         super().__init__(old, hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -199,7 +199,7 @@ class _Gone(click.Command):
         self.params.append(click.Argument(["words"], nargs=-1, type=click.UNPROCESSED))
 
     def invoke(self, ctx: click.Context) -> None:
-        """Raises an error with the sentence."""
+        """Raises an error with the sentence that says where to find the verb's successor."""
         raise UsageError(GONE.get(" ".join([self._old, *ctx.params["words"][:1]]), GONE[self._old]))
 
 

@@ -50,7 +50,7 @@ def pack_verb() -> None:
 
 
 def _model_options(verb: _F) -> _F:
-    """Adds the options ``--for``, ``--m`` and ``--dtype``, which name a model's kernels, to a verb; see ``_needed``."""
+    """Adds the options ``--for``, ``--m`` and ``--dtype``, which name a model's kernels, to a verb."""
     for decorate in (
         click.option("--dtype", help=f"--for: element type of A and B. Default: {DType.BF16}."),
         click.option("--m", metavar="SIZES", help=f"--for: tokens, such as 1,16,64-512. Default: {TOKENS}."),
@@ -287,7 +287,7 @@ def is_cache_image(path: Path) -> bool:
 
 
 def _carried_document(one: Carried) -> dict[str, Any]:
-    """One set of a pack's kernels as JSON: target, how they were made, and why lookups here would not find them."""
+    """Kernels of a pack made in the same way, as JSON: target, toolchain, and why lookups here would not find them."""
     return {
         "arch": one.arch,
         **picked(one.made, "family", "compiler", "compiler_version", "compiler_build"),

@@ -96,7 +96,7 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
 
 
 def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
-    """Counts of this store's lookups in remotes, and when lookups last stopped and resumed asking this remote."""
+    """The counts of this store's lookups in remotes, and the times when lookups last stopped and resumed at ``url``."""
     is_used = settings.remote is not None and without_query(settings.remote) == without_query(url)
 
     def last(kind: str) -> Event | None:
@@ -320,7 +320,7 @@ def clean_verb(
 
 @contextmanager
 def _audit_of(settings: Settings) -> Iterator[Journal | None]:
-    """The journal of the store in use; where there is no store, ``None``, and a line says so."""
+    """Yields the journal of the store in use; without a store, yields ``None`` and prints that nothing is recorded."""
     with ExitStack() as stack:
         journal = None
         try:
@@ -331,7 +331,7 @@ def _audit_of(settings: Settings) -> Iterator[Journal | None]:
 
 
 def proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
-    """The check that each record's bytes must pass.
+    """The function that checks the signature of a record's bytes, and raises for bytes that are not accepted.
 
     Raises ``UsageError`` where no trusted key is set and ``unsigned`` is false.
     """
@@ -349,10 +349,11 @@ class _Verified:
     """The result of a check of a remote.
 
     Attributes:
-        checked: the kernels of the sample. code_bytes: the size of the compiled code of the sound kernels.
+        checked: the number of kernels that were checked.
+        code_bytes: the size of the compiled code of those that are sound.
         refused: kernels that may not be served, each with the reason.
-        rebuilt: the number of kernels compiled again to the same bytes. not_rebuilt: the number that could not be
-            compiled here.
+        rebuilt: the number of kernels compiled again to the same bytes.
+        not_rebuilt: the number of kernels that could not be compiled here.
     """
 
     checked: int
@@ -363,7 +364,7 @@ class _Verified:
 
 
 def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKey], total: int) -> _Verified:
-    """Sums up the checks of a remote's kernels. Compiles the kernels of ``again`` once more, to compare."""
+    """Sums up the checks of a remote's kernels; compiles those in ``again`` once more, to compare the code."""
     from cache_engine.batch.migration import rebuild
 
     d = _Verified(total)
@@ -383,7 +384,7 @@ def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKe
 
 
 def remote_named(settings: Settings, url: str | None) -> Remote:
-    """The remote that ``url`` or, without it, the setting names. Raises ``UsageError`` where neither does."""
+    """The remote that ``url`` or, without it, the setting names. Raises ``UsageError`` where neither names one."""
     from cache_engine.cache.remote.client_process import KINDS, open_remote
 
     named = url or settings.remote

@@ -153,7 +153,7 @@ def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None
 
 
 def _programs() -> str:
-    """The folders in which to look for the launcher, this program's own folder first."""
+    """The folders in which to look for nvcc's launcher, this program's own folder first."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
@@ -165,7 +165,7 @@ def _root(given: Path | None) -> Path:
 
 
 def _can_write(root: Path) -> bool:
-    """Whether the caches can be below ``root``. If not, prints why; the command runs in any case."""
+    """Whether caches can be written below ``root``. If not, prints why; the command runs in any case."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
@@ -178,7 +178,7 @@ def _can_write(root: Path) -> bool:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[bool]:
-    """Whether no other run uses the same root. Prints a line if one does: its kernels are then in both reports."""
+    """Yields whether no other ``run`` uses the same root; if one does, prints that this report has its kernels too."""
     is_alone = False
     with ExitStack() as held:
         try:
@@ -193,7 +193,7 @@ def _alone(root: Path) -> Iterator[bool]:
 
 @contextmanager
 def _saying(failed: str) -> Iterator[None]:
-    """Whatever fails is said, and the command runs, or its exit code stays."""
+    """Prints any error of the ``with``'s body and goes on, so that the command still runs and its exit code stays."""
     try:
         yield
     except (OSError, GemmCacheError, UnknownGroup) as error:
@@ -232,7 +232,7 @@ def _open_store(settings: Settings) -> Cache:
 
 
 def _fetch(settings: Settings, cache: Cache, keys: list[CacheKey]) -> None:
-    """Imports bundles from the remote of the settings, if they name one; says what is refused."""
+    """Imports kernels of other frameworks from the remote that the settings name, if any; prints the refused ones."""
     from cache_engine.cache.remote.transfer import pull
     from cache_engine.cli.remote import proof, remote_named
 
@@ -244,7 +244,7 @@ def _fetch(settings: Settings, cache: Cache, keys: list[CacheKey]) -> None:
 
 
 def _untrusted(settings: Settings, signed: bytes) -> str:
-    """The reason why a snapshot may bring no code for the host; empty where it may."""
+    """The reason why code for the CPU in a snapshot is not accepted; empty where it is."""
     from cache_engine.errors import Unproved
     from cache_engine.store.signatures import proof_for
 
@@ -276,7 +276,7 @@ def _save(settings: Settings, name: str, root: Path, environment: dict[str, str]
 
 
 def _publish(report: Run, files: tuple[Path, ...]) -> None:
-    """Writes the report to files and to standard error. A file that cannot be written does not stop the rest."""
+    """Writes the report to files and to standard error; a file that cannot be written does not stop the others."""
     for file in files:
         try:
             if file.suffix == ".prom":
@@ -292,7 +292,7 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
 
 
 def _keep(report: Run, environment: Mapping[str, str]) -> None:
-    """Stores the report, for the page Demand; where that fails the report is said all the same."""
+    """Stores the report for the dashboard's page Demand; a failure is only printed."""
     from cache_engine.frameworks.runs import keep_run
     from cache_engine.store.opening import open_store
 

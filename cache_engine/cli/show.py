@@ -206,7 +206,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def inspection_document(inspection: Inspection) -> dict[str, Any]:
-    """A kernel as JSON. An unknown value is ``None``, and the notes say why."""
+    """A kernel of ours as JSON; an unknown value is ``None``, and the field ``notes`` says why."""
     mix, resident = inspection.instructions, inspection.occupancy
     held = ("blocks_per_sm", "warps_per_sm", "share", "bound_by")
     return {
@@ -221,7 +221,7 @@ def inspection_document(inspection: Inspection) -> dict[str, Any]:
 
 
 def proof_words(cache: Cache, record: Record) -> str:
-    """The states of the kernel's family on the GPUs that have tried it; empty if the family needs no proof."""
+    """The results of the kernel family's test products on each GPU that ran them; empty if the family needs no test."""
     if record.family not in TO_PROVE:
         return ""
     from cache_engine.store.proofs import states
@@ -252,7 +252,7 @@ def print_inspection(
 
 
 def print_difference(one: Inspected, other: Inspected, comparison: Comparison, sass: str | None) -> None:
-    """Prints how two kernels differ; ``sass`` is the difference of their code, where that was asked for."""
+    """Prints how two kernels differ; ``sass`` is the difference of their machine code, ``None`` if not asked for."""
     heads = [f"1: {one.key[:12]}", f"2: {other.key[:12]}"]
     print_fields(dict(zip(heads, (one.name, other.name), strict=True)))
     if one.key == other.key:

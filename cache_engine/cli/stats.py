@@ -119,7 +119,10 @@ def _show_statistics(settings: Settings, *, by_arch: bool, as_json: bool) -> Non
 
 
 def statistics_document(found: Statistics, queue: QueueState | None = None) -> dict[str, Any]:
-    """The contents and history of a store, as JSON. ``saved_ms`` counts kernels from disk, packs and a remote."""
+    """The contents and history of a store, as JSON.
+
+    ``saved_ms`` is the compile time saved by hits on disk, in packs and in a remote.
+    """
     totals, day = found.totals, found.last_24h
     document = {
         **picked(found, "entries", "max_entries", "stored_bytes", "max_bytes", "journal_bytes", "max_memory_bytes"),
@@ -145,9 +148,9 @@ def statistics_document(found: Statistics, queue: QueueState | None = None) -> d
 
 
 def lengths_document(counts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """The durations of lookups and of compiling, as JSON, by the name of the step; steps that never ran are left out.
+    """The durations of the steps of lookups and compiles, as JSON, by step; steps that never ran are left out.
 
-    ``per_s`` is how many run in one second of that step's own time. ``share`` is the step's part of the time that
+    ``per_s`` is the number of runs of a step per second of its own time. ``share`` is the step's share of the time that
     misses took; ``None`` for a step of a hit.
     """
     found = distributions(counts)
@@ -225,7 +228,7 @@ def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> 
     Events that are known only for a longer interval are in a row of that longer interval.
 
     Args:
-        since: seconds since 1970; begins with the interval that holds it.
+        since: a time in seconds since 1970; the first interval is the one that contains it.
     """
     found: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:

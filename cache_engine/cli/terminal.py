@@ -113,11 +113,11 @@ def sentence(text: str) -> str:
 
 @contextmanager
 def progress(description: str, total: int | None, *, time_left: bool = True) -> Iterator[tuple[Progress, Any]]:
-    """A progress bar on standard error; yields it with its task.
+    """Shows a progress bar on standard error in the ``with``; yields the bar, and the task to advance.
 
     Args:
-        time_left: whether to show the time left, computed from the speed so far, if the total is known. Set it to false
-            where the description already says it.
+        time_left: whether to show the time left, computed from the speed so far, if the total is known. False where the
+            description already says the time.
     """
     from rich.console import Console
     from rich.progress import (
@@ -154,7 +154,7 @@ def _table(header: bool) -> Table:
 
 
 def _plain(text: str) -> Any:
-    """A text that rich prints unchanged."""
+    """A text in the form that the library rich prints unchanged."""
     from rich.text import Text
 
     if os.environ.get("LC_ALL") in ("C", "POSIX"):  # Python prints UTF-8 all the same

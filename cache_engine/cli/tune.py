@@ -155,7 +155,7 @@ def _timed(cache: Cache, chosen: list[Candidate], jobs: int | None, reporter: Re
 
 
 def _steps(reporter: Reporter | None, total: int) -> Callable[[], None]:
-    """A function to call after each step of a job: a kernel compiled or found, or a kernel timed."""
+    """A function to call after each step of tuning, which reports the step: a kernel compiled, found or timed."""
     if reporter is None:
         return lambda: None
     from cache_engine.batch.jobs import JobProgress

@@ -154,7 +154,7 @@ def _list(cache: Cache, names: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _item_document(item: Item, examined: Examined) -> dict[str, Any]:
-    """A file in quarantine as JSON: why it was moved there, and whether it is valid now."""
+    """An item in quarantine as JSON: why its files were moved there, and whether they are valid now."""
     return {
         **picked(item, "name", "key", "set_aside_at", "why", "stored_bytes", "files"),
         "kernel": None if examined.record is None else examined.record.name,

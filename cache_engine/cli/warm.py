@@ -164,7 +164,7 @@ def _show_coverage(
 ) -> None:  # fmt: skip
     """Prints, for each shape and target, how many of its kernels are in the store.
 
-    Its kernels serve every requested m.
+    The kernels of a shape together serve every requested m.
     """
     from cache_engine.batch.warm import stored
     from cache_engine.insight.coverage import coverage, distinct
@@ -197,7 +197,7 @@ def _covered(cell: Cell, cached: Collection[str]) -> dict[str, Any]:
 
 
 def _floor(asked: dict[str, Any]) -> dict[str, Any]:
-    """The same options, changed to ask for dynamic kernels, which serve every size."""
+    """The options in ``asked``, changed to ask for dynamic kernels, which serve every size."""
     if asked["specialisation"] not in (Specialisation.NK, Specialisation.DYNAMIC):
         raise UsageError("--floor makes dynamic kernels; leave --specialise out")
     return {**asked, "specialisation": Specialisation.DYNAMIC}
@@ -211,7 +211,7 @@ def _opened(settings: Settings, dry_run: bool) -> Cache:
 def _plan(
     cache: Cache, rows: list[list[Wanted]], family: str | None, compiler: str | None, jobs: int | None
 ) -> WarmPlan:
-    """The plan for getting the kernels of these shapes."""
+    """The plan for getting the kernels that serve the shapes ``rows``."""
     from cache_engine.batch.warm import plan_warming
     from cache_engine.insight.coverage import coverage
 
@@ -233,7 +233,7 @@ def _check_how(family: str | None, compiler: str | None, *, load: bool, dry_run:
 
 
 def _check(**given: tuple[str | None, Sequence[str]]) -> None:
-    """Raises ``UsageError`` for a value that is not one of the allowed ones."""
+    """Raises ``UsageError`` for an option whose value is not one of the allowed ones; ``given`` has both by name."""
     for what, (value, allowed) in given.items():
         if value is not None and value not in allowed:
             raise UsageError(f"unknown {what} {value!r}; use one of: {', '.join(allowed)}")
@@ -290,7 +290,7 @@ def _fill_with_sample(settings: Settings, jobs: int | None, *, as_json: bool) ->
 
 
 def _listed(plan: WarmPlan) -> list[results.NeededKernel]:
-    """The kernels of a plan."""
+    """The kernels of a plan, with the values of m that each serves and whether it is stored."""
     return [
         results.NeededKernel(
             key=kernel.key,
@@ -307,7 +307,7 @@ def _listed(plan: WarmPlan) -> list[results.NeededKernel]:
 
 
 class _Tally:
-    """Counts the results, for those who follow the job.
+    """Counts the results of a warm-up, and reports the counts to those who follow the job.
 
     A problem that no kernel serves counts as failed from the start.
     """
@@ -361,7 +361,7 @@ def _planned(plan: WarmPlan) -> str:
 
 
 def _print_planned(d: results.Warmed, plan: WarmPlan) -> None:
-    """Prints the kernels of a dry run, and their number."""
+    """Prints the kernels that a dry run found to be needed, and their number."""
     rows = [
         (one.key[:12], "yes" if one.stored else "no", one.problem, _shortened(one.m), one.family, one.config_text)
         for one in d.needed
@@ -389,7 +389,7 @@ def _print_warmed(d: results.Warmed) -> None:
 
 
 def _print_failed(failed: list[results.FailedProblem]) -> None:
-    """Prints failures. Those with the same cause share a line."""
+    """Prints the problems without a kernel; those with the same cause share a line."""
     by_cause: dict[str, list[str]] = {}
     for failure in failed:
         by_cause.setdefault(failure.error, []).append(failure.problem)

@@ -38,13 +38,13 @@ _NAME = "attached"
 
 
 def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
-    """The folder for the index: the store, or a private folder if the store, or DuckDB, does not allow a file there.
+    """The folder for the index: the store, or a private folder if the store or DuckDB allows no file in the store.
 
     Args:
         is_full: whether the store's disk is full.
 
     Raises:
-        IndexUnavailable: when there is no place for such a folder.
+        IndexUnavailable: when no private folder can be made.
     """
     # DuckDB reads what follows a question mark as parameters, and puts its log elsewhere.
     if not is_full and os.access(store.root, os.W_OK) and "?" not in str(store.root):
@@ -65,7 +65,7 @@ def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
 
 
 def is_own(home: StoreLayout) -> bool:
-    """Whether the index's files are regular ones that only this user and root can change; true if they do not exist.
+    """Whether the index's files are regular files that only this user and root can change; true if they do not exist.
 
     DuckDB would wait for a pipe, and show what a planted file says. This function does not open the files: closing one
     again would drop the lock of a connection in this process.
@@ -79,7 +79,7 @@ def is_own(home: StoreLayout) -> bool:
 
 
 def connect(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Opens the file; if another program has it open, waits shortly."""
+    """Opens a DuckDB file; if another program has it open, waits shortly, then raises ``duckdb.Error``."""
     import duckdb
 
     return _patiently(lambda: duckdb.connect(str(path), read_only=read_only, config=_CONFIG))
@@ -103,14 +103,14 @@ class Attaching:
     def renew_after_fork(self) -> None:
         """Called in a forked child: forgets the instance.
 
-        Its threads are only in the parent, and closing it would wait for them.
+        The threads of the instance run only in the parent, and closing it would wait for them.
         """
         self._of_parents.append(self._instance)
         self._lock, self._instance, self._readers = threading.Lock(), None, 0
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Yields the connection to the file, always the same one; waits as ``connect``.
+        """Yields a connection to the attached file; if another program has the file open, waits shortly.
 
         All threads that read at the same time share one opening of the file, because closing a second one would drop
         the lock of the first.
@@ -189,7 +189,7 @@ def interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float | No
 
 @contextmanager
 def passing_on_ctrl_c() -> Iterator[None]:
-    """On Ctrl-C, raises ``KeyboardInterrupt``; DuckDB itself would raise ``RuntimeError`` in its place."""
+    """In the ``with``, Ctrl-C raises ``KeyboardInterrupt``; DuckDB itself would raise ``RuntimeError`` in its place."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Copies demand into the index: the folded timeline once, then each new line of the journal."""
+"""Copies demand, the counts of requests over time, into the index: the sums once, then each new line of the journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _PLACE = ", ".join(("start", "seconds", *Shape.__struct_fields__, "m", "power"))
 
 
 def sync_demand(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> int:
-    """Adds new lines of the journal; starts over when ``demand.json`` has changed. Returns the number of rows added."""
+    """Adds the demand in new lines of the journal to the index; returns the number of rows added.
+
+    When ``demand.json``, the file of sums, has changed, replaces all rows.
+    """
     seen = connection.execute("SELECT generation, since FROM demand_read").fetchone()
     while True:
         generation = demand_generation(layout)

@@ -1,7 +1,8 @@
 """Copies the contents of other frameworks' caches into the index: rows of their own, next to the store's.
 
-A scan may take long, so it holds no lock: it reads the known stamps, scans, and writes the changes in parts. These rows
-come from no file of the store. After a rebuild of the index, the next scan adds them again.
+A scan may take long, so it holds no lock: it reads the known stamps (a stamp changes whenever an entry's files do),
+scans, and writes the changes in parts. The rows come from no file of the store: after a rebuild of the index, the next
+scan adds them again.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _OF_ENTRIES = ("foreign_entries", "foreign_parts", "foreign_diagnoses")
 _NO_KERNEL = (PartKind.OTHER, PartKind.TEMPORARY)  # files with names of their own, as many as there are
 
 Progress = Callable[[int, str], None]
-"""A function that is called now and then with the number of entries seen, and the directory."""
+"""A function that is called now and then during a scan, with the number of entries seen and the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The result of a scan: the numbers of changed, unchanged and deleted entries and of findings, and the time."""
+    """The result of a scan: the numbers of changed, unchanged and deleted entries, findings and caches; and seconds."""
 
     read: int
     unchanged: int
@@ -48,7 +49,7 @@ class Scanned:
 
 @dataclass(slots=True)
 class _Found:
-    """The entries of one directory that are not written yet, and those that are still to be seen."""
+    """The entries of one directory that a scan has read but not written yet, and those that it has still to see."""
 
     place: Place
     network: str
@@ -69,7 +70,7 @@ def scan(
     """Scans caches, and updates their rows in the index.
 
     Args:
-        others_stay: whether rows of other caches stay; if not, they are deleted.
+        others_stay: whether the rows of caches that are not in ``places`` stay; if not, they are deleted.
 
     Raises:
         IndexUnavailable: when another process keeps the index busy, or the disk fails.
@@ -115,7 +116,8 @@ def scan(
 def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict[str, str]]:
     """The stamps of all entries by id, for each kind and directory.
 
-    An entry with temporary files has no stamp, so that it is read again: with time, such files become leftovers.
+    An entry with temporary files has no stamp, so that each scan reads it again, since such files become leftovers with
+    time.
     """
     found: dict[tuple[str, str], dict[str, str]] = {}
     stamp = f"if(contains(parts, '\"{PartKind.TEMPORARY}\"'), '', stamp)"
@@ -127,7 +129,7 @@ def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str],
 
 
 def _write_entries(index: Index, found: _Found, gone: Sequence[str] = ()) -> list[tuple[Place, ScanFinding]]:
-    """Replaces the rows of entries that were read or deleted; returns findings on those that do not fit the columns."""
+    """Replaces the rows of entries that were read or deleted; returns a finding for each that does not fit a column."""
     fresh = [_row(found.place, entry) for entry in found.entries]
     wrong = [each for entry in found.entries for each in examine_entry(found.place, entry, None, found.network)]
     kind, path = found.place.kind, found.place.path_text
@@ -158,7 +160,7 @@ def _write_entries(index: Index, found: _Found, gone: Sequence[str] = ()) -> lis
 
 
 def _unknown(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) -> list[Place]:
-    """The caches that the index does not have yet."""
+    """Those of ``places`` whose caches are not in the index yet."""
     there = set(connection.execute("SELECT kind, path FROM foreign_places").fetchall())
     return [place for place in places if (place.kind, place.path_text) not in there]
 
@@ -186,7 +188,7 @@ class _Rest:
         self._wrong = [_diagnosis_row(each) for each in wrong]
 
     def is_there(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """Whether the index already has exactly these findings and diagnoses for these caches."""
+        """Whether the index already has exactly the findings and diagnoses of this scan for its caches."""
         asked = {(place.kind, place.path_text) for place in self._places}
 
         def of_these(sql: str) -> list[rows.Row]:

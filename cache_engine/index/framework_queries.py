@@ -32,7 +32,7 @@ _PARTS_OF, _OBJECT = msgspec.json.Decoder(tuple[Part, ...]), msgspec.json.Decode
 
 
 def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Every cache directory with its sums, also empty ones. Times are seconds since 1970, UTC.
+    """Every cache directory, also an empty one, with the sums over its entries. Times are in seconds since 1970, UTC.
 
     ``path`` is as ``Place.path_text`` writes it.
     """
@@ -51,7 +51,7 @@ def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
-    """The number of entries and their bytes by ``column``: ``arch``, ``version``, ``kind`` or ``state``."""
+    """The number of entries and the sum of their bytes by ``column``: ``arch``, ``version``, ``kind`` or ``state``."""
     if column not in ("arch", "version", "kind", "state"):
         raise ValueError(column)
     return fetch(
@@ -62,7 +62,7 @@ def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
 
 
 def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The bytes of each kind of part, for each directory."""
+    """The bytes of each kind of part, such as CUBIN, for each cache directory."""
     return fetch(
         connection,
         "SELECT kind, path, name, sum(size_bytes)::BIGINT AS size_bytes FROM foreign_parts "
@@ -119,7 +119,7 @@ def findings_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Sca
 def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id: str = "") -> list[Diagnosis]:
     """The diagnoses of the last scan, of all entries or of one.
 
-    They do not say which code runs on this machine's GPU; ``doctor.examine`` does.
+    Diagnoses do not say which code runs on this machine's GPU; ``doctor.examine`` does.
     """
     only, parameters = "", [str(Ailment.UNREAD)]
     if of is not None:
@@ -138,7 +138,7 @@ def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id
 
 
 def place_of(kind: str, path: str) -> Place:
-    """The cache that a row belongs to; the row does not say how it was found."""
+    """The cache with the kind and path of a row, without the way in which it was found, which rows do not have."""
     return Place(kind, Path(name_of(path)), "")
 
 
@@ -158,7 +158,7 @@ def entries(
     limit: int = 50,
     offset: int = 0,
 ) -> list[Row]:
-    """A page of the entries that a filter selects. Entries whose sorted field is unknown come last."""
+    """One page of the entries that a filter selects; entries without a value in the field of ``sort`` come last."""
     condition, parameters = _where(chosen)
     return fetch(
         connection,
@@ -169,13 +169,16 @@ def entries(
 
 
 def entry(connection: duckdb.DuckDBPyConnection, place: Place, id: str) -> Entry | None:
-    """One entry as of the last scan. Its reader can read its parts and key factors."""
+    """One entry as of the last scan; ``None`` if the index does not have it.
+
+    The reader of its framework can read the entry's parts and key factors.
+    """
     found = _stored(connection, "kind = ? AND path = ? AND id = ?", [place.kind, place.path_text, id])
     return found[0][1] if found else None
 
 
 def stored(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> list[tuple[Place, Entry]]:
-    """The entries that a filter selects, as of the last scan."""
+    """The entries that a filter selects, each with its cache, as of the last scan."""
     return _stored(connection, *_where(chosen))
 
 

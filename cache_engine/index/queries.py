@@ -1,4 +1,4 @@
-"""The queries of the pages and the command line on the index. Lists are paged here, in SQL."""
+"""The queries of the dashboard's pages and the command line on the index. SQL selects the page of a list."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ _OF_ADAPTED = f"""
 class KernelFilter:
     """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
-    Selected kernels match all ``patterns`` and fulfil all ``conditions``; see ``catalogue.Search``. ``shapes`` is a
-    list of lists of (n, k), for example one for a model, and ``targets`` a list of lists of targets, for example one
-    for a GPU: a kernel must fit one value of each. A kernel whose field is unknown fulfils no condition on that field.
+    Selected kernels match all ``patterns``, words in which ``*`` is any characters, and fulfil all ``conditions``,
+    comparisons such as ``n>4096``. ``shapes`` is a list of lists of (n, k), for example one for a model, and
+    ``targets`` a list of lists of targets, for example one for a GPU: a kernel must fit one value of each. A kernel
+    whose field is unknown fulfils no condition on that field.
 
     With ``frameworks``, selects the kernels that other frameworks store in our store: of the named frameworks, or of
     all if it is empty.
@@ -110,12 +111,12 @@ class KernelFilter:
         return _USED_KERNELS if any(one.field in ("hits", "used") for one in self.conditions) else "kernels"
 
     def where(self) -> tuple[str, list[Any]]:
-        """The filter as an SQL condition, and its parameters."""
+        """The filter as an SQL condition, and the parameters of the condition."""
         chosen = [(f"list_contains(?, {column})", [[*values]]) for column, values in self.choices().items() if values]
         return all_of([self.searched(), *chosen])
 
     def searched(self) -> tuple[str, list[Any]]:
-        """The SQL condition without the facets, and its parameters."""
+        """The part of the SQL condition that ``text`` and the search make, without the facets; and its parameters."""
         both = "(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))"
         found: list[Part] = [
             ("framework IS NULL" if self.frameworks is None else "framework IS NOT NULL", []),
@@ -136,7 +137,7 @@ class KernelFilter:
 
 @dataclass(frozen=True, slots=True)
 class FacetCounts:
-    """The number of all kernels, and for each value of a facet the number if only that value were chosen."""
+    """The number of all selected kernels, and for each value of a facet the number if only that value were chosen."""
 
     total: int
     values: dict[str, dict[str, int]]
@@ -150,7 +151,7 @@ def count(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> int:
 
 
 def stock(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
-    """The number of kernels, and a checksum of their keys."""
+    """The number of kernels in the index, and a checksum of their keys."""
     row = connection.execute("SELECT count(*), coalesce(bit_xor(hash(key)), 0) FROM ours").fetchone()
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
@@ -164,7 +165,7 @@ def kernels(
     limit: int = 50,
     offset: int = 0,
 ) -> list[Row]:
-    """One page of kernels. Kernels whose sorted field is unknown come last.
+    """One page of the selected kernels; kernels without a value in the field of ``sort`` come last.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
@@ -204,7 +205,7 @@ def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | Non
 
 
 def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = True) -> str:
-    """The query of a whole list of kernels as text, for ``sql.ask``.
+    """The SQL query for all selected kernels, as text for ``sql.ask``.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
@@ -221,7 +222,7 @@ def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = 
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
-    """The names of existing kernels by key, other frameworks' included."""
+    """The names of those kernels of ``keys`` that are stored, by key, other frameworks' included."""
     found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
@@ -232,7 +233,7 @@ def named(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> list[Row]:
 
 
 def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The values of each column, sorted."""
+    """For each facet, a column by which kernels can be selected, the values that exist, sorted."""
     found: dict[str, list[str]] = {}
     for column in ("arch", "dtype", "family", "compiler", "framework"):
         order, table = CAPABILITY if column == "arch" else column, "kernels" if column == "framework" else "ours"
@@ -267,7 +268,7 @@ def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) ->
 
 
 def _ordered(facet: str, counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts by value, sorted; targets are in the order of ``CAPABILITY``."""
+    """A facet's counts by value, sorted by value; targets are in the order of ``CAPABILITY``."""
     capable = {value: "".join(re.findall("[0-9]+", value)[:1]) if facet == "arch" else "" for value in counts}
     return {value: counts[value] for value in sorted(counts, key=lambda value: f"{capable[value]:0>6}"[:6] + value)}
 
@@ -280,7 +281,7 @@ def kernel_batches(
     descending: bool = True,
     limit: int,
 ) -> pyarrow.RecordBatchReader:
-    """The first ``limit`` kernels of a list, as a reader of batches.
+    """The first ``limit`` selected kernels in the order of ``sort``, as a reader of Arrow batches.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
@@ -294,7 +295,10 @@ def kernel_batches(
 
 
 def overview(connection: duckdb.DuckDBPyConnection) -> Row:
-    """One row: the entries, their bytes, all columns of ``totals``, the time of the last sync, and skipped items."""
+    """One row: the number and bytes of all entries, all columns of ``totals``, the last sync, and skipped items.
+
+    Skipped items are records, timings and journal lines that could not be indexed.
+    """
     rows = _rows(
         connection,
         f"""
@@ -334,12 +338,12 @@ def acts(
 
 
 def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The number of stored events of each kind."""
+    """The number of events of each kind in the index."""
     return dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind ORDER BY kind").fetchall())
 
 
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
-    """The entries and bytes for each target, of the existing kernels with these keys, other frameworks' included."""
+    """For each target, the number and bytes of the stored kernels with these keys, other frameworks' included."""
     return _rows(
         connection,
         "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes "
@@ -350,7 +354,7 @@ def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> 
 
 
 def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> list[Row]:
-    """The entries and bytes for each target, of the selected kernels."""
+    """For each target, the number and bytes of the selected kernels."""
     condition, parameters = chosen.where()
     return _rows(
         connection,
@@ -361,7 +365,7 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> Row:
-    """The index's schema version, generation, time of the last sync, skipped items, and rows per table."""
+    """The index's schema version, generation, time of the last sync, number of skipped items, and rows per table."""
     (row,) = _rows(
         connection, f"SELECT schema_version, generation, synced_at, {ALL_SKIPPED} AS skipped FROM sync_state"
     )
@@ -389,7 +393,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
 
 
 def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums for each target over its kernels; ``misses`` are of all lookups, also for evicted kernels."""
+    """For each target, sums over its stored kernels; ``misses`` counts all lookups, also of kernels since evicted."""
     return _rows(
         connection,
         f"""
@@ -413,7 +417,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums of kernels for each dtype and toolchain; the toolchain is the part of the key before the target."""
+    """Sums over the stored kernels for each way of making: the same toolchain, template, flags, target and dtype."""
     # Usage is summed separately, so that only used kernels are joined.
     ways = "key_schema, family, template, compiler, compiler_version, toolchain, opt_level, flags, arch, dtype"
     return _rows(
@@ -435,7 +439,7 @@ def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 0) -> list[Row]:
     """Events summed over intervals of this many seconds, from ``since`` on, oldest first.
 
-    Leaves out sums that are only known for longer intervals.
+    Leaves out events whose sums are only known for longer intervals.
     """
     return _rows(
         connection,

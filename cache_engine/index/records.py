@@ -35,7 +35,7 @@ UNREAD = ""
 
 
 def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
-    """Reads folders that have changed; returns the numbers of added, removed and newly unreadable rows."""
+    """Reads the records in changed folders; returns the numbers of added, removed and newly unreadable rows."""
     known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
     horizon = time.time_ns() - SETTLED_NS
     changed: dict[str, int] = {}
@@ -89,7 +89,7 @@ def _folder(layout: StoreLayout, shard: str) -> Path:
 def _read(
     store: DiskStore, shard: str, key: CacheKey, status: os.stat_result, stamp: str
 ) -> tuple[rows.Row | None, str, bool]:
-    """The row of an entry; or, without one, the reason, and whether it may be temporary."""
+    """The row of an entry, the reason if it has none, and whether this reason may go away by itself."""
     try:
         if shard != rows.GROUPS:
             record = store.record(key)
@@ -126,14 +126,14 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 def timings_state(layout: StoreLayout) -> State:
-    """The state of all timing files. Equal states mean that no timing was written in between."""
+    """The state of all timing files; if two calls return equal states, no timing was written between them."""
     from cache_engine.store.results import files_state
 
     return files_state(layout.timings)
 
 
 def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
-    """Copies changed timings; returns the number of measurements read or removed, and whether all could be read."""
+    """Copies timings if any has changed; returns the number read or removed, and whether all could be read."""
     # Before reading, so that an addition meanwhile is a change next time.
     state = msgspec.json.encode(timings_state(layout)).decode()
     known = connection.execute("SELECT state FROM timings_read").fetchone()
@@ -152,7 +152,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 
 def _read_timings(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
-    """All sound timings, and whether everything could be read. Adds skipped files to ``skipped``, by name."""
+    """All sound timings of the store, and whether every file could be read; adds skipped files to ``skipped``."""
     from cache_engine.store.results import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True

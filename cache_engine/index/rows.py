@@ -33,7 +33,7 @@ GROUPS = "groups"
 _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 JOURNAL, TIMINGS = "journal", "timings"
-"""Names of two sources of rows, under which rows that cannot be indexed are recorded."""
+"""Names of two sources of rows; the table ``skipped`` counts under them the rows that cannot be indexed."""
 
 ALL_SKIPPED = """
     (SELECT count(*) FROM unreadable) + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
@@ -59,7 +59,7 @@ def comments(table: str, texts: Mapping[str, str]) -> str:
 
 
 def literal(value: Any) -> str:
-    """A parameter of a condition as SQL: a text, a number, a truth value, or a list of these."""
+    """A parameter of a condition as SQL text: a string, a number, a truth value, or a list of such values."""
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, str):
@@ -133,7 +133,7 @@ def matching(pattern: str) -> Iterator[Part]:
 
 
 def compared(condition: Condition, column: str) -> Part:
-    """An SQL condition: a column, or an expression, fulfils ``condition``."""
+    """An SQL condition that holds where a column, or an SQL expression, fulfils ``condition``; with its parameters."""
     value, operator = condition.value, condition.operator
     if operator not in _OPERATORS:
         raise ValueError(operator)
@@ -145,7 +145,7 @@ def compared(condition: Condition, column: str) -> Part:
 
 
 def all_of(parts: Sequence[Part]) -> Part:
-    """An SQL condition: all of these conditions hold."""
+    """An SQL condition that holds where all of ``parts`` hold, with their parameters."""
     return " AND ".join(["true", *(part for part, _ in parts)]), [value for _, given in parts for value in given]
 
 
@@ -154,7 +154,7 @@ def _expression(pattern: str, anything: str) -> str:
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Adds rows as one set: row by row would take a hundred times as long.
+    """Adds rows to a table as one set, which takes a hundredth of the time of adding them one by one.
 
     Returns:
         The rows that do not fit into the table's columns, each with the reason. These are skipped; the others are
@@ -205,7 +205,7 @@ def skip(connection: duckdb.DuckDBPyConnection, source: str, names: dict[str, tu
 
 
 def insert_or_skip(connection: duckdb.DuckDBPyConnection, source: str, table: str, rows: Sequence[Row]) -> None:
-    """Adds rows; records those that do not fit, under their first value."""
+    """Adds rows to a table; those that do not fit its columns are recorded as skipped, under their first value."""
     for row, cause in insert(connection, table, rows):
         skip(connection, source, {str(row[0]): (1, cause)})
 
@@ -282,7 +282,7 @@ def _column(counts: EventCounts, name: str) -> Any:
 
 
 def sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
-    """Merges rows with the same name into one."""
+    """Merges all rows of a table that have the same values in the columns ``names`` into one with their sums."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, {_sums(connection, table, names)} FROM {table} "
         f"GROUP BY {names}"
@@ -292,6 +292,6 @@ def sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> Non
 
 
 def _sums(connection: duckdb.DuckDBPyConnection, table: str, but: str) -> str:
-    """SQL for the sums of all columns except ``but``. They have the same upper bound as in files, so that they fit."""
+    """SQL for the sums of all columns except ``but``, bounded as in the store's files, so that they fit the columns."""
     names = [row[0] for row in connection.execute(f"DESCRIBE {table}").fetchall()]
     return ", ".join(f"least(sum({name}), {MOST_COUNT}) AS {name}" for name in names if name not in but.split(", "))

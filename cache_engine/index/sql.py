@@ -32,7 +32,7 @@ FROM duckdb_columns() AS columns JOIN described USING (table_name)
 WHERE described.comment IS NOT NULL
 ORDER BY "table" NOT IN ('kernels', 'ours'), "table", column_index
 """
-"""The query that lists the tables for users, and their columns."""
+"""The SQL query that lists the tables that users can query, with their columns."""
 
 EXAMPLES: Mapping[str, str] = {
     "Largest kernel of each target": """
@@ -66,7 +66,7 @@ SELECT to_timestamp(start)::DATE AS day, sum(misses) AS misses, sum(compiles) AS
 FROM periods GROUP BY day ORDER BY day DESC
 """,
 }
-"""Queries to begin with, by title."""
+"""Examples of SQL queries, by title."""
 
 _PROGRAM = """
 import sys
@@ -79,7 +79,7 @@ _GRACE_S = 5.0  # for the start of the process, and for one that the alarm canno
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of an answer: its name, which another may have too, and its type in DuckDB."""
+    """A column of an answer: its name, which another column may have too, and its type in DuckDB."""
 
     name: str
     type: str
@@ -90,9 +90,10 @@ class Answer:
     """The answer to a query.
 
     Attributes:
-        columns: the columns.
-        rows: the rows. A value is a number, a truth value, a text of at most 2,000 characters, or ``None``.
-        is_cut: whether there are more rows.
+        columns: the columns of the answer.
+        rows: the rows of the answer. A value is a number, a truth value, a text of at most 2,000 characters, or
+            ``None``.
+        is_cut: whether the query has more rows than the answer.
     """
 
     columns: list[Column]
@@ -103,14 +104,15 @@ class Answer:
 def ask(
     index: Index, sql: str, *, limit_s: float = LIMIT_S, most_rows: int = 1000, most_characters: int = 32 * 2**20
 ) -> Answer:
-    """Runs one query on the index, once it is up to date, in a process of its own.
+    """Brings the index up to date, and runs one query on it in a process of its own.
 
-    One at a time for each ``Index``: together, queries could take all memory, and keep the index from its next sync.
+    Queries on the same ``Index`` run one after the other: together, they could take all memory, and keep the index from
+    its next sync.
 
     Raises:
-        UsageError: when it is not one query, or DuckDB refuses it; the text says why.
-        SearchStopped: when it takes too much time or memory.
-        IndexUnavailable: as ``Index.sync`` and ``Index.read``.
+        UsageError: when ``sql`` is not one query, or DuckDB refuses it; the text says why.
+        SearchStopped: when the query takes too much time or memory.
+        IndexUnavailable: when another process keeps the index busy, or the disk fails.
     """
     if len(sql) > MOST_TEXT:
         raise UsageError(f"a query has at most {MOST_TEXT:,} characters, and this one has {len(sql):,}")
@@ -166,5 +168,5 @@ def _answer_of(question: bytes, limit_s: float) -> dict[str, Any]:
 
 
 def _in_one_line(text: str) -> str:
-    """A message of DuckDB without its picture of the query."""
+    """An error message of DuckDB in one line, without the part that repeats the query."""
     return re.sub(r"\s+", " ", text.partition("\n\nLINE ")[0])[:500].strip()

@@ -1,6 +1,6 @@
 """The process that runs one SQL query of a user on an index, and ends. ``sql.ask`` starts it.
 
-DuckDB opens the file for reading only, without other files, extensions and the network, and its settings are locked.
+DuckDB opens the index for reading only, without other files, extensions and the network, and its settings are locked.
 The operating system bounds memory, time and files of the process once more: a query that finds a hole, or a fault, in
 DuckDB ends this process and nothing else.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import resource
 import signal
+import string
 import sys
 from typing import Any
 
 import duckdb
 
 MEMORY_BYTES = 768 * 2**20
-"""The memory of the process; DuckDB itself stops at ``_DUCKDB_MEMORY``, but does not count all that it takes."""
+"""The most bytes of memory of the process; DuckDB stops at ``_DUCKDB_MEMORY``, but does not count all that it takes."""
 MOST_CELL, MOST_COLUMNS = 2000, 500
 """The most characters of a cell, and columns of an answer."""
 _DUCKDB_MEMORY = "384MB"
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _bind(limit_s: float) -> None:
-    """Limits this process. The alarm ends it, whatever it does."""
+    """Limits this process: its memory, files and processor time; an alarm ends it after ``limit_s`` seconds."""
     limits = {
         resource.RLIMIT_DATA: MEMORY_BYTES,
         resource.RLIMIT_CPU: math.ceil(2 * limit_s) + 1,
@@ -86,7 +86,7 @@ def _answer(path: str, sql: str, most: int, most_characters: int) -> dict[str, A
     kind = statements[0].type
     if kind not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
         return {"refused": f"{kind.name} is not a query: use SELECT, WITH, FROM, DESCRIBE, SHOW, SUMMARIZE or EXPLAIN"}
-    relation = connection.sql(re.sub(r"[;\s]+$", "", sql))
+    relation = connection.sql(sql.rstrip(f"{string.whitespace};"))
     columns = [*zip(relation.columns, map(str, relation.types), strict=True)]
     if len(columns) > MOST_COLUMNS:
         return {"refused": f"the answer has {len(columns):,} columns, and the most are {MOST_COLUMNS}; name fewer"}
@@ -112,7 +112,7 @@ def _bounded(at: int, kind: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it: no infinite number, and no whole number beyond 64 bits."""
+    """A cell's value in a form that JSON has: no infinite number, and no whole number beyond 64 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value

@@ -22,9 +22,9 @@ _WEIGHT = f"sum(requests * pow(2, -{_AGE} / $half_life_s))"
 
 
 def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float, since: float | None = None) -> Ledger:
-    """The ledger of demand at the time ``now``.
+    """The ledger of demand, the weighted number of requests by shape and size, at the time ``now``.
 
-    With ``since``, only of periods that end later, as ``Timeline.after``.
+    With ``since``, in seconds since 1970, counts only the periods of demand that end later.
     """
     found = Ledger(half_life_s)
     # An exponent of an infinite half-life: nothing decays.
@@ -71,9 +71,9 @@ def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) 
 
 
 def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """For each target and GPU: kernels and timings, their TFLOP/s, and their speed as a share of a library's.
+    """For each target and GPU, the numbers of kernels and timings, and their TFLOP/s, also as a share of a library's.
 
-    Only timings whose result was verified count, also those of kernels evicted since.
+    Uses only timings whose result was verified, also those of kernels that have been evicted since.
     """
     return fetch(
         connection,
@@ -140,7 +140,7 @@ def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) 
 
 
 def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
-    """A kernel's measurements, newest first."""
+    """The timings of a kernel, the newest first."""
     return fetch(
         connection,
         """

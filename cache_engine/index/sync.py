@@ -1,7 +1,7 @@
 """Syncs the index with a store's files, and opens it for reading.
 
 DuckDB lets either one process write or many read, and others fail. So all access goes through our own lock, shared to
-read and exclusive to write, and the file stays open for nobody. Only this package touches the file.
+read and exclusive to write, and nobody keeps the file open. Only this package opens it.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _READ_TIMEOUT_S = 10.0
 class Synced:
     """The result of a sync: added and removed entries, events read, and the new generation.
 
-    ``timings`` is the number of measurements read or removed: all, if any is new. ``settled`` says that everything
-    could be read, so that the next sync can skip what has not changed. ``skipped`` is the number of all records,
-    timings and journal lines in the store that cannot be indexed, not only of new ones. ``results`` is 0: the index had
-    results of the evaluator until version 0.3, and the documents of ``sync`` keep the field.
+    ``timings`` is the number of measurements read or removed: all, if any is new. ``settled`` says that every file
+    could be read, so that the next sync can skip the files that have not changed. ``skipped`` is the number of all
+    records, timings and journal lines in the store that cannot be indexed, not only of new ones. ``results`` is 0: the
+    index had results of the evaluator until version 0.3, and the documents of ``sync`` keep the field.
     """
 
     added: int
@@ -85,7 +85,7 @@ class Synced:
 
     @property
     def changed(self) -> bool:
-        """Whether anything changed."""
+        """Whether the sync has changed the index."""
         return bool(self.added or self.removed or self.unreadable or self.events or self.timings)
 
 
@@ -96,7 +96,7 @@ class Index:
         query_limit_s: the longest time to read from a connection before it is interrupted; ``None`` means no limit.
         reads_often: whether to keep a DuckDB instance with its threads, but no open file, between two reads, which
             makes the next read quicker.
-        of_users: the lock of queries that users write.
+        of_users: the lock that lets one SQL query of a user run at a time.
     """
 
     query_limit_s: float | None = None
@@ -152,7 +152,7 @@ class Index:
             return synced
 
     def _update(self, rebuild: bool) -> Synced:
-        """Syncs under the lock. If the index is damaged, starts again with an empty one.
+        """Syncs the index under its lock; if it is damaged, makes a new one.
 
         Raises ``IndexUnavailable``.
         """
@@ -174,7 +174,7 @@ class Index:
             raise IndexUnavailable(f"cannot update the index: {error}") from error
 
     def _write(self, rebuild: bool) -> Synced:
-        """Opens the index, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
+        """Opens the index, creates its tables if it has none, and syncs it atomically. Call this under the lock."""
         if rebuild or not is_own(self._layout):
             self._discard()
         connection = connect(self.path)
@@ -273,7 +273,7 @@ class Index:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``queries``, as of the last ``sync``; raises as ``read``.
+        """The result of one function of ``queries``, as of the last ``sync``; raises as ``read``.
 
         If the index was damaged since then, it is rebuilt, because ``sync`` does not open an index whose sources have
         not changed.

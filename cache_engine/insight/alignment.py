@@ -1,8 +1,8 @@
-"""Aligns the machine code of two kernels, loop by loop, on opcodes; the choice of registers does not count. Pure.
+"""Aligns the machine code of two kernels, loop by loop, on opcodes; the choice of registers is ignored. Pure.
 
 A compiler that chooses other registers, or schedules independent instructions in another order, changes most lines of a
-kernel but not its work. So two lines that differ in registers only count as the same, and a line that the other kernel
-has elsewhere in the same part counts as moved.
+kernel but not its work. So two lines that differ only in registers are called the same, and a line that the other
+kernel has elsewhere in the same part is called moved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from cache_engine.compilers.disassembly import comparable_lines
 from cache_engine.units import counted
 
 SAME, MOVED, OPERANDS, CHANGED = "same", "moved", "operands", "changed"
-"""Kinds of a pair. Same: equal except for registers. Moved: equal, at another place. Operands: the same opcode with
-other constants, addresses or labels. Changed: in one kernel only.
+"""Kinds of a pair of lines.
+
+Same: equal except for registers. Moved: equal, at another place. Operands: the same opcode with other constants,
+addresses or labels. Changed: in one kernel only.
 """
 
 _REGISTER = re.compile(r"\b(U?R|U?P|SB|B)\d+\b(?:\.reuse\b)?")
@@ -45,12 +47,12 @@ class Part:
     pairs: tuple[LinePair, ...]
 
     def counts(self) -> Counter[str]:
-        """The number of pairs of each kind."""
+        """The number of line pairs of each kind, such as ``SAME``."""
         return Counter(pair.kind for pair in self.pairs)
 
 
 def aligned(first_sass: str, first_name: str, second_sass: str, second_name: str) -> list[Part]:
-    """Aligns two disassembled kernels; returns the parts in order, without empty ones."""
+    """Aligns two disassembled kernels; returns the loops and the lines between them in order, without empty parts."""
     first = comparable_lines(first_sass, first_name)
     second = comparable_lines(second_sass, second_name)
     loops = _paired_loops(first, second)
@@ -99,10 +101,10 @@ def as_diff(part: Part, context: int = 3) -> Iterator[str]:
 
 
 def runs(part: Part, context: int) -> Iterator[tuple[bool, tuple[LinePair, ...]]]:
-    """The pairs of a part in order, in groups, each with whether to show it: whether it is near a difference.
+    """The line pairs of a part in order, in groups; each group comes with whether to show it, as near a difference.
 
     Args:
-        context: the number of same pairs to show next to a difference.
+        context: the number of equal line pairs to show before and after a difference.
     """
     differs = [at for at, pair in enumerate(part.pairs) if pair.kind != SAME]
     shown = {near for at in differs for near in range(at - context, at + context + 1)}
@@ -114,7 +116,7 @@ def runs(part: Part, context: int) -> Iterator[tuple[bool, tuple[LinePair, ...]]
 
 
 def _shape(line: str) -> str:
-    """A line as it is compared: without the numbers of registers and labels."""
+    """A line of machine code as it is compared: without the numbers of registers and labels."""
     return _TARGET.sub(".L", _REGISTER.sub(r"\1", line))
 
 
@@ -140,7 +142,7 @@ def _loops(lines: Sequence[str]) -> list[range]:
 
 
 def _paired_loops(first: Sequence[str], second: Sequence[str]) -> list[tuple[range, range]]:
-    """Pairs of loops, one of each kernel, in order: those that share the most opcodes."""
+    """Pairs of loops, one of each kernel, in order, chosen so that the loops of a pair share the most opcodes."""
     ones, twos = _loops(first), _loops(second)
     best: list[list[tuple[int, list[tuple[range, range]]]]] = [
         [(0, [])] * (len(twos) + 1) for _ in range(len(ones) + 1)
@@ -178,7 +180,7 @@ def _blocks(first: list[str], second: list[str]) -> Iterator[tuple[bool, int, in
 
 
 def _with_moves(pairs: Sequence[LinePair]) -> Iterator[LinePair]:
-    """The pairs; a line without a partner that occurs at another place of the other text gets the kind "moved"."""
+    """The same line pairs; a line without a partner that the other text has at another place becomes "moved"."""
     alone = [pair for pair in pairs if pair.kind == CHANGED]
     gone = Counter(_shape(pair.first) for pair in alone if pair.first is not None)
     come = Counter(_shape(pair.second) for pair in alone if pair.second is not None)

@@ -56,9 +56,9 @@ class Comparison:
     """The comparison of two kernels.
 
     Attributes:
-        components: the inputs of their keys that differ.
-        config: the fields of their configs that differ.
-        resources, occupancy, instructions: all values, also equal ones.
+        components: the inputs of the kernels' keys that differ.
+        config: the fields of the kernels' configs that differ.
+        resources, occupancy, instructions: all properties of both kernels, also those with equal values.
         notes: what the differences of the keys mean, and what could not be compared or inspected.
     """
 
@@ -70,7 +70,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def sections(self) -> dict[str, tuple[Pair, ...]]:
-        """The parts that are not empty, by heading, with names for people."""
+        """The parts of the comparison that are not empty, by heading; properties have names for people."""
         parts = {
             "Key differences": self.components,
             "Config differences": self.config,
@@ -115,7 +115,7 @@ def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[
 
 
 def _named(each: Difference) -> str:
-    """The name of an input; an input of the target has "target" in front, because a Triton option has the same name."""
+    """The name of a key's input; with "target" in front for one of the target, as a Triton option has the same name."""
     return f"{each.group} {each.name}" if each.group == "target" else each.name
 
 
@@ -123,7 +123,7 @@ _NOT_ALIKE = "These kernels are of different frameworks: their keys have no inpu
 
 
 def differing(first: Components, second: Components) -> tuple[Pair, ...]:
-    """The components in which two keys differ, in the order in which they are hashed."""
+    """The components in which two keys differ, in the order in which the components are hashed."""
     return tuple(pair for pair in pairs(dict(first), dict(second)) if pair.differs)
 
 
@@ -144,7 +144,7 @@ class Named(Protocol):
 def sass_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> str:
     """The difference of two kernels' machine code as a diff, loop by loop; empty if there is none.
 
-    Addresses, names and the numbers of registers do not count.
+    Differences in addresses, names and the numbers of registers are ignored.
     """
     parts = aligned(first_sass, first.name, second_sass, second.name)
     if all(pair.first == pair.second for part in parts for pair in part.pairs):
@@ -162,8 +162,9 @@ class Nearest:
 
     Attributes:
         record: the entry's record.
-        causes: the components that differ by themselves; ``first`` is the entry's value, ``second`` the request's.
-        consequences: the components that differ only because a cause does.
+        causes: the components of the key that differ by themselves; ``first`` is the entry's value, ``second`` the
+            request's.
+        consequences: the components that differ only because a component in ``causes`` does.
     """
 
     record: Record
@@ -172,11 +173,11 @@ class Nearest:
 
 
 def nearest(components: Components, records: Iterable[Record]) -> Nearest | None:
-    """The record whose key components differ the least from these; ``None`` when there is no record.
+    """The record whose key components differ the least from ``components``; ``None`` when there is no record.
 
-    The fields of the config count as one, since they are chosen together; a component that differs only because another
-    does is not counted. Among equals, a record that differs in the toolchain or in the config comes first, because it
-    is a kernel for the same problem; then the newest.
+    All fields of the config together count as one component, since they are chosen together; a component that differs
+    only because another does is not counted. Among equals, a record that differs in the toolchain or in the config
+    comes first, because it is a kernel for the same problem; then the newest.
     """
     best: Nearest | None = None
     best_rank: tuple[float, ...] = ()
@@ -264,7 +265,7 @@ _LABELS = {
 
 
 def _split(pairs: tuple[Pair, ...]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
-    """Splits pairs into causes and consequences. The name of a kernel is always a consequence."""
+    """Splits the differing components into causes and consequences; the name of a kernel is always a consequence."""
     names = {pair.name for pair in pairs}
     following = {name for name in names if names & _FOLLOWS.get(name, set())}
     if names - {"KERNEL_NAME"}:
@@ -288,7 +289,7 @@ def _short(name: str, value: Value) -> str:
 
 
 def pairs(first: Mapping[str, Value], second: Mapping[str, Value]) -> Iterator[Pair]:
-    """Pairs of the values of two kernels, by property, in the given order."""
+    """The values of two kernels as one pair for each property, in the order of the properties."""
     for name in dict.fromkeys((*first, *second)):
         yield Pair(name, first.get(name), second.get(name))
 

@@ -1,6 +1,6 @@
 """Coverage: the kernels that a model needs on some targets. Compiles nothing and does not read the store.
 
-``warm`` and the Coverage page both use it, so they agree.
+The verb ``warm`` and the dashboard's page Coverage both use this module, so they agree.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class Covering:
 def cover(
     selector: Selector, problem: GemmProblem, sizes: Sizes, family: str | None = None, compiler: str | None = None
 ) -> tuple[Covering, ...]:
-    """The kernels that serve a problem at each of these sizes of m; the problem must name its target.
+    """The kernels that serve a problem at each m in ``sizes``; the problem must name its target.
 
-    Exact: ``Selector.select`` returns the key of one of these for every m, and each is returned for some m. Between two
-    turning points all m have the same family and config. Then m can change the key only through the width of reads
-    along rows that are m long, which ``Family.m_divisor`` bounds. So one selection for each of the few widths between
-    two turning points finds every key.
+    The result is exact: for every m, ``Selector.select`` returns the key of one of these kernels, and each of them for
+    some m. A turning point is an m at which the choice of family or config changes. Between two turning points all m
+    have the same family and config. There, m can change the key only through the width of reads along rows that are m
+    long, which ``Family.m_divisor`` bounds. So one selection for each of the few widths between two turning points
+    finds every key.
 
     Raises:
         UsageError, NotHereError: as ``Selector.select``.
@@ -70,7 +71,7 @@ def cover(
 
 
 def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
-    """Divides the m from ``first`` to before ``end`` into ranges with the same divisor in common with ``divisor``.
+    """Divides the values of m from ``first`` to before ``end`` into ranges by their common divisor with ``divisor``.
 
     All m of a range have the same greatest common divisor with ``divisor``, which is a power of two.
     """
@@ -84,7 +85,7 @@ def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
 
 
 def _append(served: list[range], ms: range) -> None:
-    """Adds a range of m; joins it with the last range if it continues that one."""
+    """Adds a range of m to ``served``; joins it with the last range there if it continues that range."""
     if served and served[-1].step == ms.step and served[-1][-1] + ms.step == ms[0]:
         ms = range(served.pop()[0], ms.stop, ms.step)
     served.append(ms)
@@ -93,7 +94,7 @@ def _append(served: list[range], ms: range) -> None:
 EVERY_M = parse_sizes(TOKENS)
 
 MOST_CHOICES = 300_000
-"""The most choices of a config in one coverage (see ``choices``). Finding that many takes seconds."""
+"""The most configs that one coverage may have to choose, as ``choices`` counts them. That many take seconds."""
 
 MOST_EXACT = 256
 """The longest range of m for which each m is a kernel of its own."""
@@ -107,7 +108,7 @@ class Wanted:
 
     Attributes:
         problem: the problem with the largest m; without a target if none was named.
-        ms: the requested numbers of rows.
+        ms: the requested values of m.
     """
 
     shape: ModelShape
@@ -121,8 +122,8 @@ class Cell:
 
     Attributes:
         problem, ms: as in ``Wanted``, with the target set.
-        kernels: the kernels that together serve every m; empty if no kernel can.
-        refused: why no kernel can; empty otherwise.
+        kernels: the kernels that together serve every m; empty if no kernel can serve the shape.
+        refused: why no kernel can serve the shape; empty if one can.
     """
 
     shape: ModelShape
@@ -137,7 +138,7 @@ class Cell:
         return self.problem.arch or ""
 
     def missing(self, cached: Collection[str]) -> int:
-        """The number of the cell's kernels whose keys are not among ``cached``."""
+        """The number of the cell's kernels whose keys are not in ``cached``."""
         return sum(kernel.key not in cached for kernel in self.kernels)
 
 
@@ -155,9 +156,9 @@ def wanted(
     """For each shape, in order, the ``Wanted`` values of each target.
 
     Args:
-        archs: targets; ``None`` lets the cache choose.
-        ms: numbers of tokens, for shapes that have no m of their own. An expert's rows assume equal shares for all
-            experts.
+        archs: targets; ``None`` stands for the one that the cache chooses.
+        ms: numbers of tokens, for shapes that have no m of their own. The tokens are assumed to be shared equally among
+            all experts.
         epilogue: the epilogue of every problem; by default the shape's own.
         most: the greatest allowed number of ``choices``.
         mode: the mode of the products of experts, which then become groups. Other products have no mode.
@@ -165,7 +166,7 @@ def wanted(
 
     Raises:
         InvalidProblem: when one of the problems is beyond what is supported.
-        UsageError: when there are too many.
+        UsageError: when there are more than ``most`` choices.
     """
     if asked.get("specialisation") == Specialisation.EXACT and any(len(each) > MOST_EXACT for each in ms):
         raise UsageError(
@@ -197,10 +198,11 @@ def wanted(
 def coverage(
     cache: Cache, asked: Iterable[Iterable[Wanted]], family: str | None = None, compiler: str | None = None
 ) -> list[list[Cell]]:
-    """The cells of the wanted shapes: the kernels that serve every m. Takes milliseconds for each shape and target.
+    """For each wanted shape and target, the kernels that serve every m. Takes milliseconds for each of them.
 
     Args:
-        family, compiler: as of ``Cache.select``.
+        family, compiler: the kernel family and the compiler; by default the best family for each problem, and the
+            compiler that it needs.
 
     Raises:
         NotHereError: when the compiler is not installed, so that no key can be made.

@@ -26,11 +26,11 @@ class Explanation:
     """The expected result of a lookup.
 
     Attributes:
-        selection: the choice for the problem, and its key.
+        selection: the family and config chosen for the problem, and the key of that kernel.
         tier: which tier has the entry; ``None`` for a miss.
         compared: after a miss, the number of entries on disk and in packs that were compared with the request.
         nearest: the nearest entry; ``None`` after a hit, or if there are no entries.
-        notes: further sentences for the user.
+        notes: further sentences that explain the result to the user.
     """
 
     selection: Selection
@@ -50,8 +50,9 @@ def explain(
 ) -> Explanation:
     """Looks a problem up as ``Cache.get_or_compile`` would, and explains a miss.
 
-    First looks for the entry of the key: with another format version, damaged, evicted or quarantined, according to the
-    journal. Then compares with the nearest other entry. Nothing is counted as a use.
+    First looks for an entry with the requested key that has another format version, is damaged, or was evicted or
+    quarantined according to the journal. Then compares the request with the nearest other entry. Nothing is counted as
+    a use.
 
     Raises:
         UsageError: when the request is invalid.
@@ -86,7 +87,7 @@ def get_and_explain(
     """Calls ``Cache.get_or_compile``; returns the kernel and, after a miss, its explanation.
 
     Args:
-        within_s: seconds after which to stop comparing entries; ``compared`` says how many were compared.
+        within_s: seconds after which to stop comparing entries; ``Explanation.compared`` says how many were compared.
 
     Raises:
         as ``Cache.get_or_compile``.
@@ -112,7 +113,8 @@ def _missed(
 ) -> Explanation:
     """Explains why no tier has the entry of a selection.
 
-    ``fault`` says why an existing or former entry cannot be served.
+    ``fault`` says why the key's present or former entry cannot be served; ``None`` if there never was one. ``asked`` is
+    the config that the request names.
     """
     if fault is not None:
         return Explanation(selection, None, notes=(fault,))
@@ -154,7 +156,7 @@ def _in_words(gone: Departure) -> str:
 
 
 def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:
-    """A sentence with the options that request the stored entry ``present``; ``None`` if that cannot serve."""
+    """A sentence with the options that request the stored entry ``present``; ``None`` if it cannot serve at all."""
     wanted = selection.problem
     try:
         problem = replace(
@@ -192,10 +194,10 @@ def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
 
 
 def asked_for(cache: Cache, key: CacheKey, within_s: float = 1.0) -> Selection | None:
-    """The most frequent request to this store that leads to this key here and now; ``None`` if there is none.
+    """The most frequent request to this store for which the cache now selects this key; ``None`` if there is none.
 
     Args:
-        within_s: seconds to search for; the most frequent sizes of each shape come first.
+        within_s: the most seconds to search; the most frequent sizes of each shape are tried first.
     """
     until = time.monotonic() + within_s
     for shape, sketch in cache.demand.ledger().sketches.items():

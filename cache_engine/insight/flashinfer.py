@@ -29,12 +29,12 @@ def run(A, B):
 
 
 def write_solutions(dataset: Path, records: Iterable[Record]) -> list[Path]:
-    """Writes a solution for each GEMM definition that some kernel is for: C = A · Bᵀ of fp16 or bf16.
+    """Writes a solution for each GEMM definition that one of the kernels computes: C = A · Bᵀ of fp16 or bf16.
 
-    A definition has a fixed n and k and any m, and its name has no dtype: one solution serves all of them.
+    A definition has a fixed n and k and any m, and its name has no dtype: one solution serves every m and both dtypes.
 
     Args:
-        dataset: a FlashInfer Trace dataset, such as a clone of flashinfer-trace. Other files there stay as they are.
+        dataset: a FlashInfer Trace dataset, such as a clone of flashinfer-trace. Other files in it stay as they are.
 
     Returns:
         The files, in the order of n and k.
@@ -44,7 +44,7 @@ def write_solutions(dataset: Path, records: Iterable[Record]) -> list[Path]:
 
 
 def _is_defined(problem: RecordedProblem) -> bool:
-    """Whether a kernel computes what a GEMM definition says, with nothing applied to it."""
+    """Whether a kernel computes the product of a GEMM definition, without epilogue, scales or groups."""
     plain = not (problem.mode or problem.scales or problem.epilogue)
     return plain and problem.layout == Layout.NT and problem.dtype in _DTYPES and problem.out_dtype == problem.dtype
 

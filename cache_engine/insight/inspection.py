@@ -30,12 +30,12 @@ _WARP, _MOST_WARPS = 32, 32
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A record, and facts derived from it and from the code.
+    """A kernel's record, and facts derived from the record and from the machine code.
 
     Attributes:
-        instructions: counts by class; ``None`` when the code could not be disassembled.
+        instructions: the number of instructions of each class; ``None`` when the code could not be disassembled.
         occupancy: the occupancy on the kernel's target; ``None`` when this program does not know the target.
-        notes: why facts are missing, in words.
+        notes: sentences that say why facts are missing.
     """
 
     record: Record
@@ -63,7 +63,7 @@ class Inspection:
 
     @property
     def fusion_in_words(self) -> str:
-        """The same saving as text; empty if nothing is fused."""
+        """The memory traffic that fusing saves, as text; empty if nothing is fused."""
         saved = self.fusion_saves_bytes
         return f"{human_bytes(saved)} of traffic for m = {self.record.problem.m:,}" if saved else ""
 
@@ -73,8 +73,8 @@ class AdaptedInspection:
     """The inspection of another framework's kernel that is in our store.
 
     Attributes:
-        known: the facts in the kernel's files.
-        inputs: the inputs of the kernel's key that are stored.
+        known: the facts that the kernel's files say.
+        inputs: those inputs of the kernel's key that are stored.
         instructions, occupancy, notes: as in ``Inspection``.
     """
 
@@ -131,7 +131,7 @@ def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
 
 
 def block_threads(record: Record) -> int:
-    """The number of threads of a block. For a family that this program does not know, only the multiplying threads."""
+    """The number of threads of a block; of an unknown family, only the number of threads that multiply."""
     family = FAMILIES.get(record.family)
     return record.config.threads if family is None else threads_of(family, record.config)
 
@@ -150,7 +150,12 @@ def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
 
 
 def inspect_adapted(group: Group, sass: str | None, trouble: str = "") -> AdaptedInspection:
-    """Inspects another framework's kernel; ``sass`` and ``trouble`` are as for ``inspect``."""
+    """Inspects another framework's kernel.
+
+    Args:
+        sass: the disassembled code; ``None`` if unavailable.
+        trouble: why the code is unavailable.
+    """
     known = describe(group)
     warps = known.config.get("num_warps")
     resident: Occupancy | str
@@ -163,7 +168,7 @@ def inspect_adapted(group: Group, sass: str | None, trouble: str = "") -> Adapte
 
 
 def _resident(arch: str, threads: int, registers: int, shared_bytes: int) -> Occupancy | str:
-    """The occupancy of a kernel on a target, or why it is not known."""
+    """The occupancy of a kernel on a target, or the reason why it is not known."""
     try:
         return occupancy(architecture(arch), threads=threads, registers=registers, shared_bytes=shared_bytes)
     except InvalidProblem:
@@ -182,7 +187,7 @@ def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, t
 
 
 def titled(record: Record) -> str:
-    """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is the one first requested."""
+    """A kernel in one line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``, with the m that was requested first."""
     p = record.problem
     types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
     types += f" scaled {p.scales}" if p.scales else ""
@@ -191,7 +196,7 @@ def titled(record: Record) -> str:
 
 
 def record_document(record: Record) -> dict[str, Any]:
-    """A record as a JSON document."""
+    """The record of a kernel as a JSON document."""
     p = record.problem
     return {
         **picked(record, "key", "name", "arch", "compiler", "family", "config"),

@@ -22,7 +22,7 @@ class LaunchExplained:
 
     Attributes:
         result: ``hit``, ``miss`` or ``passes through``.
-        key: the key of the stored result: on a hit, of the one served; on a miss, of the nearest.
+        key: the key of a stored result: on a hit, of the result served; on a miss, of the nearest to the command.
         reasons: why the command is not a hit, in words.
     """
 
@@ -32,7 +32,7 @@ class LaunchExplained:
 
 
 def explain_launch(layout: StoreLayout, words: Sequence[str]) -> LaunchExplained:
-    """Explains a command without running it; counts nothing. Raises ``UsageError`` where no nvcc is installed."""
+    """Explains a command of nvcc without running it or counting a use; raises ``UsageError`` if nvcc is missing."""
     compiler, arguments = compiler_in(words, os.environ)
     if not compiler:
         raise UsageError("nvcc is not installed; name it first, set CUDA_HOME or add it to PATH")

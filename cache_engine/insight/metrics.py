@@ -36,10 +36,10 @@ _Samples = Iterable[tuple[Mapping[str, str], float]]
 
 
 def prometheus_text(found: Statistics, queue: QueueState | None = None) -> str:
-    """All metrics, each with its help and type.
+    """All metrics of a store as text, each with its help and type.
 
     Args:
-        queue: the processes that compile and wait now; by default left out.
+        queue: the processes that compile now or wait for a slot; by default these metrics are left out.
     """
     return "".join(f"{line}\n" for line in _lines(found, queue))
 
@@ -55,7 +55,7 @@ def write_to_textfile(cache: Cache, path: str | Path) -> None:
 
 
 def write_text(text: str, path: str | Path) -> None:
-    """Replaces a file with metrics as a whole; raises as ``write_to_textfile``."""
+    """Writes metrics to a file, and replaces an old file only once all is written; raises as ``write_to_textfile``."""
     refuse_device(path)
     target = Path(path)
     # Of another suffix, so that no collector reads it.

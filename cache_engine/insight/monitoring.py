@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT, _ACROSS = 8, 8, 3  # of a panel in Grafana's grid, which is 24 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel: its title and unit, and its queries by legend. In these, ``@`` stands for the chosen machines."""
+    """A panel: its title and unit, and its queries by legend; ``@`` in a query stands for the chosen machines."""
 
     title: str
     unit: str

@@ -23,10 +23,11 @@ _MOST_SIGNATURES = 1_000  # a third of a second
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The kernels of a pack that have the same target and were made in the same way.
+    """The kernels of a pack that have the same target, toolchain, template and flags.
 
     Attributes:
-        differs: the differences that keep lookups here from finding them; empty if lookups do find them.
+        differs: the differences from this machine that keep lookups from finding the kernels; empty if lookups find
+            them.
     """
 
     arch: str
@@ -41,7 +42,7 @@ class Preflight:
 
     Attributes:
         carried: the pack's kernels by target and way of making, the most numerous first; of a pack with more than
-            10,000, a sample.
+            10,000 kernels, a sample.
         signed: the signers of the kernels, in words; empty if the settings ask for no signature.
         reasons: why lookups here would not be served from the pack, in words; empty if they would.
     """
@@ -104,7 +105,7 @@ def signed_by(pack: Pack, signers: TrustedSigners) -> tuple[bool, str]:
 
 
 def notes_on_packs(cache: Cache, selection: Selection) -> tuple[str, ...]:
-    """Notes on a miss that involve packs: a pack has the kernel from another toolchain, or a pack cannot be used."""
+    """Sentences about packs that explain a miss: a pack has the kernel from another toolchain, or cannot be used."""
     notes = [*refusals(cache.other_toolchains, cache.selector, selection), *cache.other_toolchains.refused]
     there = cache.selector.select_elsewhere(selection, cache.other_toolchains)
     if there is not None and there.toolchain_from == STORE and not cache.settings.serves_any_toolchain:

@@ -1,6 +1,6 @@
 """The cost of one pass of a model on a chip: the cost of each of its matrix multiplications, and their sum.
 
-Only products with weights count; attention scores, norms, communication and everything else do not.
+Only products with weights are in it; attention scores, norms, communication and everything else are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PREFILL, DECODE = PHASES = ("prefill", "decode")
 ALTERNATIVES = {"fused": "separate", "separate": "fused", "expanded": "absorbed", "absorbed": "expanded"}
-"""Alternative ways of computing; each replaces the other of its pair."""
+"""Alternative ways of computing parts of a model: each way, and the way that it replaces."""
 
 HEAD = "lm_head"
 ATTENTION, DENSE, EXPERTS, OTHER = "attention", "dense", "experts", "other"
@@ -76,7 +76,7 @@ class Step:
                 raise UsageError(f"{name} and {ALTERNATIVES[name]} exclude each other; choose one")
 
     def computes(self, shape: ModelShape) -> bool:
-        """Whether the pass computes this shape. Shapes of ways of computing that are not used are left out."""
+        """Whether the pass computes this shape; false for one of a way of computing that the pass does not use."""
         if shape.alternative in self.alternatives or not shape.alternative:
             return True
         if ALTERNATIVES.get(shape.alternative) in self.alternatives:
@@ -132,28 +132,28 @@ class Priced:
 
     @property
     def pass_us(self) -> float:
-        """Microseconds of all its launches in a pass."""
+        """The microseconds that all launches of the operation take in a pass."""
         return self.cost.latency_us * self.operation.calls
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all its launches."""
+        """The number of floating-point operations of all launches of the operation in a pass."""
         return self.operation.work.flops * self.operation.calls
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes moved to and from DRAM by all its launches; on a GPU, each operand counts once."""
+        """Bytes that all launches of the operation move to and from DRAM; on a GPU, each operand is counted once."""
         moved = getattr(self.cost, "traffic_bytes", self.operation.work.moved_bytes)
         return int(moved) * self.operation.calls
 
     @property
     def rate(self) -> float:
-        """Floating-point operations per second."""
+        """The predicted floating-point operations per second of a launch."""
         return self.operation.work.flops / (self.cost.latency_us * 1e-6)
 
     @property
     def intensity(self) -> float:
-        """Floating-point operations per byte, if each operand is moved once."""
+        """The floating-point operations of a launch per byte, if each operand is moved once."""
         return self.operation.work.flops / self.operation.work.moved_bytes
 
     @property
@@ -168,14 +168,14 @@ class Priced:
 
     @property
     def utilization(self) -> float:
-        """The share of the chip's peak that is reached."""
+        """The share of the chip's peak operations per second that a launch reaches."""
         return self.rate / self.peak
 
     @property
     def bound_by(self) -> str:
         """The bottleneck: computing or moving data, whichever takes longer.
 
-        For a GPU, both times are by its peak and bandwidth.
+        For a GPU, the two times are computed from its peak and its bandwidth.
         """
         work = self.operation.work
         compute = getattr(self.cost, "compute_us", work.flops / peak_of(self.chip, work.dtype))
@@ -193,7 +193,7 @@ class ModelPass:
 
     @property
     def predicted_by(self) -> str:
-        """The name and version of the evaluator."""
+        """The name and version of the evaluator that predicted the pass."""
         if isinstance(self.chip, Hardware):
             from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION
         else:
@@ -202,26 +202,26 @@ class ModelPass:
 
     @property
     def pass_us(self) -> float:
-        """Microseconds of all operations, one after the other."""
+        """The microseconds of the pass: all launches of all operations, one after the other."""
         return sum(row.pass_us for row in self.rows)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all launches."""
+        """The number of floating-point operations of the pass."""
         return sum(row.flops for row in self.rows)
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes moved to and from DRAM by all launches."""
+        """Bytes that the pass moves to and from DRAM."""
         return sum(row.moved_bytes for row in self.rows)
 
     @property
     def utilization(self) -> float:
-        """The share of the chip's peak that is reached, over the whole pass."""
+        """The share of the chip's peak operations per second that the pass as a whole reaches."""
         return self.flops / (self.pass_us * 1e-6 * peak_of(self.chip, self.rows[0].operation.work.dtype))
 
     def layers(self) -> dict[str, float]:
-        """Microseconds of one layer, for each kind of layer."""
+        """The microseconds of one layer, by kind of layer."""
         of_part: dict[str, float] = {}
         for row in self.rows:
             part = row.operation.part
@@ -230,7 +230,7 @@ class ModelPass:
 
 
 def operations(shapes: Iterable[ModelShape], step: Step, parallel: Parallel = ALONE) -> list[Operation]:
-    """The products that one chip computes in a pass. If chips have different experts, the chip with the most rows.
+    """The products that one chip computes in a pass; if chips have different experts, the chip with the most rows.
 
     Args:
         shapes: the shapes of one chip, as ``layers_of`` returns them for the same ``parallel``.
@@ -279,7 +279,7 @@ Ask = Callable[[Work, "Hardware | Gpu"], "Cost"]
 
 
 def model_pass(operations: Iterable[Operation], chip: Hardware | Gpu, tokens: int, ask: Ask) -> ModelPass:
-    """The cost of a pass on a chip. ``ask`` returns the cost of a launch."""
+    """The cost of a pass on a chip: for each operation the cost of a launch, as ``ask`` returns it, and the sums."""
     rows = tuple(Priced(operation, chip, ask(operation.work, chip)) for operation in operations)
     return ModelPass(chip, tokens, rows)
 
@@ -291,7 +291,7 @@ def asking(
     stores: bool = True,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Ask:
-    """A function that returns the cost of a launch: a stored result, else an evaluator's.
+    """A function that returns the cost of a launch: from a stored result, else from an evaluator.
 
     Each launch is evaluated once.
 

@@ -17,7 +17,7 @@ from cache_engine.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the tiling: its tile of C, its depth in k, and the number of these tiles in the level above."""
+    """One level of the tiling: its tile of C, its depth in k, and the number of such tiles in a tile above it."""
 
     name: str
     m: Fraction
@@ -48,7 +48,7 @@ class ScaleBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The groups of rows that every block goes through, and the number of C's tiles in each if their rows are even."""
+    """The groups of rows that every block goes through, and each group's tiles of C if all have equally many rows."""
 
     groups: int
     tiles: int
@@ -63,12 +63,12 @@ def walk(record: Record) -> Walk | None:
 
 
 def _rows_of_a_group(p: RecordedProblem) -> int:
-    """The assumed rows of a group, since only the device knows them: even shares, or all that there is room for."""
+    """The assumed number of rows of a group, as only the GPU knows the real one: an even share, or all that fit."""
     return ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
 
 
 def roles(record: Record) -> Roles | None:
-    """The warps that copy and those that multiply; ``None`` where every warp does both."""
+    """The numbers of warp groups that copy and that multiply; ``None`` where every warp does both."""
     if record.family != Hopper.name:
         return None
     consumers = record.config.warps_m * record.config.warps_n // GROUP_WARPS

@@ -17,7 +17,7 @@ from cache_engine.model.events import PUBLISH, TIERS, UNPUBLISHED, USE, Event
 from cache_engine.store.journal import events_by_file, read_snapshot
 
 MOST = 200_000
-"""The most events and decisions of a trace; the latest ones are in it."""
+"""The most events and decisions in a trace; of more, only the latest are in it."""
 _LOGGED = (MISS, PIN, UNPIN, PROMOTION, DEMOTION, SPECULATION)  # the others are events of the journal too
 _EARLIER, _DECISIONS = "earlier, of files that are summed up", "decisions"
 _EVENTS = 1  # the track of what has no length; compiles have the tracks after it
@@ -27,7 +27,7 @@ TraceEvent = dict[str, Any]
 
 
 def perfetto_trace(cache: Cache, earliest: float) -> str:
-    """The trace of all that the journal and the log of decisions hold since a time in seconds since 1970."""
+    """The trace of all events in the journal and the log of decisions since ``earliest``, in seconds since 1970."""
     cache.journal.flush()
     folder = cache.layout.journal
     snapshot = read_snapshot(folder)
@@ -70,7 +70,7 @@ def _named(pid: int, name: str) -> Iterator[TraceEvent]:
 
 
 def _compiles(pid: int, events: Iterable[Event], names: Mapping[str, str]) -> Iterator[TraceEvent]:
-    """A bar for each compile, which ends when it was recorded; on a track of its own where several overlap."""
+    """A bar for each compile, which ends when the compile was recorded; overlapping compiles are on several tracks."""
     ends: list[float] = []
     for event in sorted((one for one in events if one.compile_us), key=lambda one: one.at - one.compile_us / 1e6):
         start = event.at - event.compile_us / 1e6
@@ -84,7 +84,7 @@ def _compiles(pid: int, events: Iterable[Event], names: Mapping[str, str]) -> It
 
 
 def _others(pid: int, events: Iterable[Event], names: Mapping[str, str]) -> Iterator[TraceEvent]:
-    """A mark for each other event, and the counts of lookups, which processes write every few seconds."""
+    """A mark for each event that is no compile, and the counts of lookups that processes write every few seconds."""
     lookups: dict[float, dict[str, int]] = {}
     for event in events:
         if event.kind == USE:

@@ -24,17 +24,17 @@ PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
 
 @dataclass(slots=True)
 class Made:
-    """The kernels that one compiler made, summed up where the same holds for all of them.
+    """Sums over the kernels that one toolchain made and that share a state and the reasons for it.
 
     Attributes:
-        compiler, version: the compiler that made them, and
-        toolchain: the same with the build, which identifies the compiler's binaries by content, and with the
-            environment.
-        state: ``present`` when they can be hit here, ``stale`` when they never can, ``unknown`` when their compiler is
-            not installed here, so it is unknown.
+        compiler, version: the compiler that made the kernels.
+        toolchain: the compiler and version with the build, which identifies the compiler's binaries by content, and
+            with the environment.
+        state: ``present`` when the kernels can be hit here, ``stale`` when they never can be, ``unknown`` when their
+            compiler is not installed here.
         changed: for stale kernels, what is different here, in words.
-        entries, size_bytes, stored_bytes, compile_ms, hits: sums over them.
-        first_made_at, last_made_at: seconds since 1970.
+        entries, size_bytes, stored_bytes, compile_ms, hits: sums over the kernels.
+        first_made_at, last_made_at: when the first and the last of the kernels were made, in seconds since 1970.
     """
 
     compiler: str
@@ -60,7 +60,7 @@ class Made:
 
 
 def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made]:
-    """Sums of kernels by toolchain and by what makes them stale: first those that can be hit, then the latest made.
+    """The stored kernels, summed up by toolchain and state: first those that can be hit, then the latest made.
 
     Args:
         ways: the rows of ``index.queries.made_with``.
@@ -81,7 +81,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
 
 
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Whether kernels made in this way can be hit here, and the changes if they cannot."""
+    """The state of kernels made in one way, as in ``Made``; and for stale ones, the changes that make them so."""
     try:
         fast = FAST_MATH in way["flags"].split()
         components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"], fast)
@@ -124,16 +124,16 @@ _TOOLCHAIN = {"compiler_version", "compiler_build", "environment"}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of one kernel, as made by two toolchains.
+    """The change of one figure, such as the registers, between two toolchains' versions of one kernel.
 
     Attributes:
-        name: the kernel's.
-        from_key, to_key: the keys of both kernels; empty for the compile time, which is judged over all kernels.
-        metric: one of ``METRICS``.
+        name: the kernel's name.
+        from_key, to_key: the keys of both versions; empty for the compile time, which is judged over all kernels.
+        metric: the name of the figure, one of ``METRICS``.
         ratio: the later value over the earlier; infinity (``null`` in JSON) if the earlier is 0.
         is_certain: whether the change is more than noise. False for a time whose ranges from p10 to p90 overlap, and
             for the compile time of one kernel; else true.
-        where: for a time, the GPU, m and the drivers; else empty.
+        where: for a timing, the GPU, m and the drivers of both; else empty.
     """
 
     name: str
@@ -152,8 +152,8 @@ class Summary:
     """The changes of one metric over all kernels.
 
     Attributes:
-        compared: the number of values compared.
-        median_ratio: the median of later over earlier values; ``None`` without values.
+        compared: the number of pairs of values compared.
+        median_ratio: the median of later values divided by earlier ones; ``None`` without values.
         worse, better: the number of values that certainly grew or fell by a factor of more than 1 + the threshold.
     """
 
@@ -171,7 +171,7 @@ class Regressions:
     Attributes:
         threshold: the share by which a figure may grow.
         kernels: the number of kernels that both toolchains made.
-        summaries: by metric.
+        summaries: the changes of each metric, summed up, by its name.
         worse: the changes for the worse by more than the threshold, the worst first. The compile time is in it only as
             the median over all kernels, because that of one kernel varies with the machine's other load.
     """
@@ -216,7 +216,7 @@ def regressions(
 
 
 def _toolchain(there: Iterable[str], asked: str) -> str:
-    """The one toolchain among ``there`` that the text fits."""
+    """The only toolchain in ``there`` whose name, or digits of its build, begin with ``asked``; else raises."""
     meant = [
         text for text in there if text.startswith(asked) or any(word.startswith(asked) for word in text.split(" ")[2:])
     ]
@@ -239,7 +239,7 @@ def _static(pairs: Iterable[tuple[Record, Record]]) -> Iterator[Change]:
 
 
 def _timed(pairs: Iterable[tuple[Record, Record]], timings: Iterable[Measurement]) -> Iterator[Change]:
-    """For each pair of kernels, the latest verified timings on GPUs of one name, with the same m and batch."""
+    """For each pair of kernels, the changes between their latest verified timings on one GPU model, m and batch."""
     by_key: dict[str, dict[tuple[str, int, int], Measurement]] = {}
     for one in timings:
         if one.verified:
@@ -263,7 +263,7 @@ def _ratio(before: float, after: float) -> float:
 
 
 def _apart(was: Mapping[str, object], is_now: Mapping[str, object]) -> bool:
-    """Whether the ranges from p10 to p90 do not overlap; false if a range is unknown."""
+    """Whether the ranges from p10 to p90 of two timings do not overlap; false if a range is unknown."""
     ends = [timing.get(name) for timing in (was, is_now) for name in ("p10_us", "p90_us")]
     numbers = [float(end) for end in ends if isinstance(end, int | float)]
     if len(numbers) != len(ends):

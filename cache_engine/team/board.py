@@ -21,8 +21,10 @@ from cache_engine.team.broker import FARMS, Keys, connected, reaching
 from cache_engine.team.messages import CompileMessage
 
 WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
-"""Kinds of keys in Redis: the names of all workers, one worker, the names of all runs, one run, the outcomes of an
-hour, failures.
+"""Kinds of keys in Redis.
+
+They hold: the names of all workers, one worker, the names of all runs, one run, the counts of an hour's outcomes, the
+last failures.
 """
 MAIN = "main"
 HOUR_S, DAY_S = 3600, 86_400
@@ -47,7 +49,7 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """A kernel that a worker's process compiles now, and since when (seconds since 1970)."""
+    """A kernel that a worker's process compiles now, and when the compile began (seconds since 1970)."""
 
     key: str
     kernel: str
@@ -59,10 +61,10 @@ class Run(msgspec.Struct, frozen=True):
 
     Attributes:
         table, archs: the requested table and targets.
-        kernels, present, left: the number of all kernels, of those that the remote had before, and of those that it
-            lacks now.
-        since: the start, in seconds since 1970.
-        eta_s: predicted seconds to the end, when the submitter last wrote.
+        kernels, present, left: the numbers of kernels: all in the table, those that the remote had before the run, and
+            those that it lacks now.
+        since: the start of the run, in seconds since 1970.
+        eta_s: the predicted seconds to the end of the run, as of the submitter's last entry.
         ended: whether the submitter followed the run to its end.
     """
 
@@ -103,7 +105,7 @@ def eta_s(left_s: float, done_s: float, elapsed_s: float, processes: int) -> flo
 
 
 class Board:
-    """Writes on the board. A write that fails is dropped."""
+    """Writes the entries of workers and submitters on the board. A write that fails is dropped."""
 
     def __init__(self, url: str, keys: Keys) -> None:
         """Prepares a client, which connects at its first write; raises as ``broker.connected``."""
@@ -149,7 +151,7 @@ class Board:
             several.execute()
 
     def refuses(self) -> None:
-        """Counts on the board a message that was refused, because it asks for no kernel."""
+        """Adds one to the board's count of messages that were refused because they ask for no kernel."""
         with self._writing() as redis, redis.pipeline(transaction=False) as several:
             self._counts(several, REFUSED)
             several.execute()
@@ -180,7 +182,7 @@ class Board:
         return time.time() + (self._ahead_s or 0.0)
 
     def _lists(self, several: Any, kind: str, name: str, now: float) -> None:
-        """Notes the time of a sign of life of a worker or run, and of its farm; deletes entries older than a day."""
+        """Writes the time at which a worker or run was last alive, and its farm; deletes entries older than a day."""
         for key, member in ((self._keys.name(kind), name), (FARMS, self._keys.farm)):
             several.zadd(key, {member: now})
             several.zremrangebyscore(key, "-inf", now - DAY_S)
@@ -205,7 +207,7 @@ class Board:
 class Heart:
     """A thread of a worker's main process.
 
-    It writes regularly that the worker lives, as long as the main process works.
+    It writes on the board at regular intervals that the worker lives, as long as the main process works.
     """
 
     def __init__(
@@ -214,15 +216,15 @@ class Heart:
         """Starts the thread.
 
         Args:
-            is_well: whether the main process goes on with its work.
-            file: a file to touch at each beat, whether or not the broker answers.
+            is_well: whether the main process still works; if not, nothing is written.
+            file: a file to touch each time, whether or not the broker answers.
         """
         self._board, self._name, self._present, self._is_well, self._file = board, name, present, is_well, file
         self._queue = BackgroundQueue()
         self._queue.put(self.beat)
 
     def beat(self) -> float:
-        """One beat; returns the seconds to the next."""
+        """Writes once that the worker lives, if the main process works; returns the seconds until the next time."""
         if self._is_well():
             if self._file is not None:
                 with suppress(OSError):
@@ -231,7 +233,7 @@ class Heart:
         return BEAT_S
 
     def stop(self) -> None:
-        """Stops the thread, and writes that the worker ends."""
+        """Stops the thread, and writes on the board that the worker ends."""
         self._queue.close()
         self._board.gone(self._name)
 

@@ -53,13 +53,13 @@ class Keys:
 
     @classmethod
     def of(cls, remote: str) -> Keys:
-        """The names for a remote; the login and options in its URL do not matter."""
+        """The key names of the farm with this remote; the login and options in the remote's URL do not change them."""
         parts = urlsplit(remote)
         place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         return cls(hashlib.sha256(place.encode()).hexdigest()[:16])
 
     def name(self, *parts: str) -> str:
-        """The name of a key in Redis."""
+        """The name of the farm's Redis key with these parts, such as ``lease`` and a kernel's key."""
         return ":".join(("gemm-cache-farm", self.farm, *parts))
 
     @property
@@ -69,7 +69,7 @@ class Keys:
 
 
 def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concatenate[Broker, _P], _T]:
-    """A decorator: answers that do not follow Redis's protocol raise ``BrokerAway`` too."""
+    """A decorator: the method raises ``BrokerAway`` also for answers that do not follow Redis's protocol."""
 
     @wraps(method)
     def asked_for(self: Broker, /, *given: _P.args, **named: _P.kwargs) -> _T:
@@ -80,7 +80,7 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
 
 
 class Broker:
-    """The Redis of a farm, for work only. Results do not need it, because they are in the remote."""
+    """The Redis of a farm: its queue, answers and leases. Compiled kernels are not in it but in the remote."""
 
     def __init__(self, url: str, keys: Keys, wait_s: float = _WAIT_S) -> None:
         """Prepares a client, which connects at its first request; raises as ``connected``.
@@ -117,9 +117,9 @@ class Broker:
 
     @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
-        """A submitter's requests that no worker has taken: each message and its key. Raises ``RemoteError``.
+        """A submitter's requests that no worker has taken: each message, and the key that it asks for.
 
-        If the queue has more than 100,000 messages, only the newest are read.
+        If the queue has more than 100,000 messages, only the newest are read. Raises ``RemoteError``.
         """
         own = []
         for start in range(0, min(self.waiting(), _MOST_READ), _CHUNK):
@@ -141,16 +141,17 @@ class Broker:
 
     @_reached
     def answer(self, job: str, text: str) -> None:
-        """Writes an answer for a submitter; raises ``RemoteError``."""
+        """Writes a worker's answer for the submitter of ``job``; raises ``RemoteError``."""
         name = self._keys.name("answers", job)
         self._ask(lambda r: r.rpush(name, text))
         self._ask(lambda r: r.expire(name, _DAY_S))
 
     @_reached
     def answers(self, job: str, wait_s: float) -> list[str]:
-        """The answers since the last call, at most 501. Waits ``wait_s`` seconds for the first. Raises ``RemoteError``.
+        """A submitter's answers since the last call, at most 501; waits at most ``wait_s`` seconds for the first one.
 
-        If an answer is too long, those read with it are lost; the remote shows the same results.
+        If an answer is too long, all that were read together with it are lost; the remote shows the same results.
+        Raises ``RemoteError``.
         """
         name = self._keys.name("answers", job)
         found: list[bytes] = []
@@ -189,9 +190,9 @@ class Broker:
 
     @_reached
     def leased(self, keys: Sequence[str]) -> set[str]:
-        """The keys among these that a process compiles now; raises ``RemoteError``.
+        """Those of ``keys`` that a process compiles now, because it has their leases; raises ``RemoteError``.
 
-        A lease without an end does not count.
+        A lease that never expires is ignored, because no worker makes one.
         """
         with self._redis.pipeline(transaction=False) as asking:
             for key in keys:
@@ -201,14 +202,17 @@ class Broker:
 
     @_reached
     def renew(self, key: str, owner: str) -> None:
-        """Renews a lease for ``LEASE_S`` seconds, also if the broker has lost it; raises ``RemoteError``."""
+        """Renews ``owner``'s lease of a key for ``LEASE_S`` seconds, also if the broker has lost the lease.
+
+        Raises ``RemoteError``.
+        """
         name = self._keys.name("lease", key)
         if not self._ask(lambda r: r.set(name, owner, nx=True, ex=LEASE_S)) and self._is_of(name, owner):
             self._ask(lambda r: r.expire(name, LEASE_S))
 
     @_reached
     def release(self, key: str, owner: str) -> None:
-        """Ends a lease, if ``owner`` still has it; raises ``RemoteError``."""
+        """Ends the lease of a key, if ``owner`` still has it; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
         if self._is_of(name, owner):
             self._ask(lambda r: r.delete(name))
@@ -258,7 +262,7 @@ def _connection_class() -> type:
 
 
 class _Socket:
-    """Wraps a socket: after each request, it returns a bounded number of bytes, and only for a bounded time."""
+    """A socket that receives, after each request, only a bounded number of bytes and only for a bounded time."""
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
@@ -279,7 +283,7 @@ class _Socket:
         return data
 
     def recv_into(self, *arguments: Any) -> int:
-        """As ``recv``, but into a buffer, for hiredis's parser."""
+        """Receives bytes of the answer into a buffer, for hiredis's parser; returns their number."""
         count: int = self._wrapped.recv_into(*arguments)
         self._count(count)
         return count

@@ -49,11 +49,11 @@ class CompileMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to a ``CompileMessage``.
+    """A worker's answer to a ``CompileMessage``.
 
     Attributes:
         error: why there is no kernel; empty if the worker says that the remote has the kernel.
-        worker: the worker that answers.
+        worker: the worker's process that answers, as ``HOST:PID``.
         compiled: whether the kernel was compiled for this request; if not, it existed already.
     """
 
@@ -68,7 +68,7 @@ _T = TypeVar("_T", CompileMessage, Answered)
 
 
 def encode(message: CompileMessage | Answered) -> str:
-    """A message as JSON text. Of a long error, only the beginning is sent."""
+    """A message as JSON text, with only the beginning of a long error."""
     if isinstance(message, Answered):
         message = msgspec.structs.replace(message, error=printable(message.error[:_MOST_ERROR]))
     return msgspec.json.encode(message).decode()

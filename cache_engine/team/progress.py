@@ -61,7 +61,7 @@ class SeenWorker:
 
     Attributes:
         heard_s: seconds since its last sign of life.
-        doing: the kernels that its processes compile, the one begun first at the top.
+        doing: the kernels that its processes compile now, the one begun first comes first.
     """
 
     name: str
@@ -101,7 +101,7 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The outcomes of messages in the hour that began at ``start``, in seconds since 1970.
+    """The numbers of messages by outcome in the hour that began at ``start``, in seconds since 1970.
 
     ``refused`` messages asked for no kernel.
     """
@@ -120,11 +120,12 @@ class Farm:
     Attributes:
         keys: the names of the farm's keys in Redis, which identify the farm.
         at: the broker's time, in seconds since 1970.
-        waiting: messages that no worker has taken.
-        workers: the one heard of last comes first; at most ``MOST_WORKERS``.
-        runs: the one heard of last comes first.
-        hours: the last 24, the oldest first.
-        failures: the newest first.
+        waiting: the number of messages that no worker has taken.
+        workers: the workers of the last day, at most ``MOST_WORKERS``; the one with the latest sign of life comes
+            first.
+        runs: the runs of the last day; the one with the latest sign of life comes first.
+        hours: the outcomes in each of the last 24 hours, the oldest first.
+        failures: the last kernels that workers could not make, the newest first.
     """
 
     keys: Keys
@@ -142,12 +143,12 @@ class Farm:
 
     @property
     def taken(self) -> int:
-        """The number of kernels that these workers compile now."""
+        """The number of kernels that the workers in ``here`` compile now."""
         return sum(len(one.doing) for one in self.here)
 
     @property
     def processes(self) -> int:
-        """The number of kernels that these workers can compile at a time."""
+        """The number of kernels that the workers in ``here`` can compile at a time."""
         return sum(one.present.processes for one in self.here)
 
 
@@ -235,7 +236,7 @@ def _count(text: bytes | None) -> int:
 
 
 def _decoded(text: object, kind: type[_T]) -> _T | None:
-    """Decodes an entry of the board, made safe for a terminal; ``None`` if it is not valid."""
+    """Decodes an entry of the board, with its texts made safe for a terminal; ``None`` if the entry is not valid."""
     if not isinstance(text, bytes) or len(text) > _LONGEST:
         return None
     try:
@@ -256,7 +257,7 @@ def _plain(value: Any) -> Any:
 
 
 class Watcher:
-    """The state of a farm, for readers that must not wait: a broker that is down or slow costs each a second."""
+    """Reads the state of a farm for callers that must not wait long: at most a second if the broker is slow or down."""
 
     def __init__(self, url: str, remote: str | None) -> None:
         """Sends no request yet; raises as ``connected``."""
@@ -268,11 +269,11 @@ class Watcher:
         self._trouble = "this process can start no thread"
 
     def seen(self, wait_s: float = _WAIT_S, fresh_s: float = _WAIT_S) -> tuple[Farm | None, float, str]:
-        """The last state seen, its age in seconds, and why it is not newer; the reason is empty if it is new.
+        """The last state read, its age in seconds, and why it is not newer; this reason is empty if the state is new.
 
         Args:
-            wait_s: seconds to wait for an answer.
-            fresh_s: an answer that is at most this many seconds old counts as new.
+            wait_s: the most seconds to wait for the broker's answer.
+            fresh_s: a state that is at most this many seconds old is returned without asking the broker.
         """
         with self._lock:
             if (
@@ -312,9 +313,9 @@ _EVERY_S = 1.0
 
 
 def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
-    """Sorts kernels by the number of requests for their shape and size, most first.
+    """Sorts kernels by the number of requests for the sizes that they serve, the most requested first.
 
-    Kernels without requests stay in order.
+    Kernels without requests keep their order.
 
     Requests for one target count for every target, because a store knows only the requests for this machine's GPU.
     """
@@ -374,7 +375,7 @@ class Following:
         self._board.follows(self._job, msgspec.structs.replace(self._run, ended=True, eta_s=0.0))
 
     def _left_s(self, left: int) -> float:
-        """The predicted seconds for one process to compile the last ``left`` kernels of the table."""
+        """The predicted seconds that one process would take to compile the last ``left`` kernels of the table."""
         return sum(self._seconds[len(self._seconds) - left :])
 
 

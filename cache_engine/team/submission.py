@@ -22,7 +22,7 @@ from cache_engine.units import counted
 _T = TypeVar("_T")
 
 GIVE_UP_S = 600.0
-"""Seconds for which the broker may be away."""
+"""Seconds after which a run gives up, if the broker does not answer."""
 MOST_SENT = 10
 """The most times that a kernel is requested, if workers die while compiling it or wrongly say that the remote has it.
 """
@@ -38,12 +38,12 @@ class Farmed:
     """The result of a run.
 
     Attributes:
-        present: kernels that the remote had before.
-        compiled: kernels that workers compiled for this run.
-        found: kernels that came to the remote in other ways meanwhile.
-        failed: for each kernel that could not be made, by key, the reason.
-        workers: processes that answered.
-        resent: messages that were sent again, as the broker or a worker had lost them.
+        present: the number of kernels that the remote had before the run.
+        compiled: the number of kernels that workers compiled for this run.
+        found: the number of kernels that came to the remote during the run in other ways.
+        failed: by key, the reason for each kernel that could not be made.
+        workers: the processes of workers that answered, each as ``HOST:PID``.
+        resent: the number of messages that were sent again, because the broker or a worker had lost them.
         canceled: the number of kernels left when the run was cancelled by someone else, for example on the page Farm.
     """
 
@@ -57,7 +57,10 @@ class Farmed:
 
 
 def keys_there(remote: Remote) -> set[CacheKey]:
-    """The keys in a remote. Only they decide which kernels are done. Raises ``RemoteError``."""
+    """The keys of the kernels in a remote; a kernel of a run is done once its key is among them.
+
+    Raises ``RemoteError``.
+    """
     return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
 
 
@@ -84,7 +87,7 @@ class Submission:
         Args:
             on_left: called with the number of kernels that the remote lacks, first after subtracting those that it
                 already had.
-            on_trouble: called with a sentence about what stops the work.
+            on_trouble: called with a sentence about whatever keeps the run from going on.
 
         Raises:
             RemoteError: when the remote does not answer, or the broker for ten minutes.
@@ -113,7 +116,7 @@ class Submission:
         return self._sum(before, there, canceled=len(left))
 
     def cancel(self) -> int:
-        """Withdraws the requests that no worker has taken, and tells workers to drop those not begun.
+        """Withdraws the requests that no worker has taken, and tells workers to drop those taken but not begun.
 
         Returns:
             The number of messages withdrawn.
@@ -125,7 +128,7 @@ class Submission:
         return self._broker.withdraw(self.job)
 
     def _hear(self, awaited: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
-        """Waits for answers about these keys; returns the keys that were answered."""
+        """Waits for workers' answers; returns those of ``awaited`` that were answered."""
         texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
         answers = {CacheKey(one.key): one for one in map(_read, texts) if one is not None and one.key in awaited}
         self._answers |= answers
@@ -139,13 +142,13 @@ class Submission:
     def _lacking(self, there: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
         """The kernels that the remote lacks, except those that a worker failed to make.
 
-        Nothing else that workers say counts.
+        A worker's answer that the remote has a kernel is not believed: ``there``, the keys in the remote, decides.
 
         A kernel that is neither queued nor being compiled is requested again: the broker lost the message, a worker
         ended with it, or a worker wrongly says that the remote has it.
 
         Raises:
-            RemoteError: where workers repeat again and again that the remote has it.
+            RemoteError: where workers answer again and again that the remote has a kernel that it lacks.
         """
         lacking = [key for key in self._wanted if key not in there]
         queued = {key for _, key in self._patiently(lambda: self._broker.queued(self.job), on_trouble)}
@@ -171,7 +174,7 @@ class Submission:
         return self._answers[key].error if key in self._answers else ""
 
     def _sum(self, before: set[CacheKey], there: set[CacheKey], canceled: int) -> Farmed:
-        """The result of the run, from the kernels that the remote has at the end."""
+        """The result of the run, from the keys in the remote before it and at its end."""
         made = self._wanted.keys() & there - before
         compiled = sum(self._answers[key].compiled for key in made if key in self._answers)
         return Farmed(
@@ -185,7 +188,7 @@ class Submission:
         )
 
     def _patiently(self, ask: Callable[[], _T], on_trouble: Callable[[str], None]) -> _T:
-        """Calls ``ask`` until the broker answers, which may take a while; returns the answer."""
+        """Calls ``ask`` until the broker answers, for at most ``GIVE_UP_S`` seconds; returns the answer."""
         until = time.monotonic() + GIVE_UP_S
         while True:
             try:

@@ -1,6 +1,6 @@
 """A worker of the farm: it compiles the kernel that a message asks for, and sends it to the remote, signed.
 
-Celery runs the processes and gives them work. It gets the work through a transport of ours, so only the text of a
+Celery runs the processes and gives them work. Celery gets the work through a transport of ours, so only the text of a
 checked message passes from the broker. Celery's own message format, which cannot be checked, stays within the process.
 """
 
@@ -57,7 +57,7 @@ class Worker:
         self._opened: tuple[int, _Maker] | None = None
 
     def work(self, text: object) -> None:
-        """Compiles the kernel that a message asks for, answers, and prints a line about it.
+        """Compiles the kernel that a message asks for, answers the submitter, and prints a line about the kernel.
 
         If no answer comes, as when another process compiles the kernel, the submitter looks in the remote.
 
@@ -116,10 +116,10 @@ class _Maker:
         return selection.key
 
     def made(self, message: CompileMessage, key: CacheKey) -> bool:
-        """Gets a kernel into the remote, compiling it if neither store nor remote has it; returns whether it compiled.
+        """Sends a kernel to the remote if the remote lacks it, compiling it if needed; returns whether it was compiled.
 
         Raises:
-            GemmCacheError: where it cannot be compiled, stored or sent.
+            GemmCacheError: where the kernel cannot be compiled, stored or sent.
         """
         if self._remote.get(name_of(key), MOST_BYTES) is not None:
             return False
@@ -145,11 +145,11 @@ class _Intake:
         self.stops = False
 
     def is_well(self) -> bool:
-        """Whether the main process still works, even if it only finishes its last kernels."""
+        """Whether the main process has worked lately, or only finishes its last kernels."""
         return self.stops or time.monotonic() - self._turned < GONE_S
 
     def turn(self) -> None:
-        """Notes that the main process still works."""
+        """Stores the present time as the last time at which the main process worked."""
         self._turned = time.monotonic()
 
     def message(self) -> str | None:
@@ -193,7 +193,7 @@ class _Intake:
 
 
 def serve(worker: Worker, *, processes: int, until_empty: bool = False, health_file: Path | None = None) -> int:
-    """Works until it is stopped, or until the queue is empty; returns the exit code.
+    """Compiles until it is stopped or, with ``until_empty``, until the queue is empty; returns the exit code.
 
     Args:
         health_file: a file to touch every five seconds while the worker is well.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Administered(Protocol):
-    """The part of an opened cache that administration needs."""
+    """The attributes of an opened cache that ``Admin`` needs."""
 
     settings: Settings
     journal: Journal
@@ -57,7 +57,7 @@ class Admin:
     """All methods of a store that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
 
     def __init__(self, cache: Administered, is_stale: Callable[[Record], bool]) -> None:
-        """Reads nothing yet; ``is_stale`` says whether no request here can ever hit an entry."""
+        """Reads nothing yet; ``is_stale`` says of a record whether no request here can ever hit its entry."""
         self._cache, self._is_stale = cache, is_stale
         self.settings, self.journal = cache.settings, cache.journal
 
@@ -84,10 +84,12 @@ class Admin:
         survey: Survey | None = None,
         on_record: Callable[[int], None] = lambda _: None,
     ) -> EvictionPlan:
-        """The evictions that cleaning would make; without ``limits``, by the settings. Changes nothing.
+        """The entries that a cleaning would evict by ``limits``; by default, by the limits in the settings.
+
+        Changes nothing.
 
         Args:
-            survey: the entries as ``survey`` found them; without it, as they are now.
+            survey: the state of the entries, as the method ``survey`` returned it; by default, their state now.
             on_record: called with the number of records read so far.
         """
         limits = limits or self.policy()
@@ -109,17 +111,20 @@ class Admin:
     def evict(
         self, plan: EvictionPlan, *, by: str | None = None, on_progress: Callable[[int], None] = lambda _: None
     ) -> Cleaned:
-        """Evicts the entries of a plan and removes leftovers; see ``upkeep.cleanup.apply``."""
+        """Evicts the entries of a plan, and deletes the files without an entry that ``find_leftovers`` lists.
+
+        Skips an entry that was used or replaced since the plan was made, unless the plan evicts everything.
+        """
         return cleanup.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
 
     def clean_other(
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes the entries of a plan from another framework's cache; see ``frameworks.deletion.delete``.
+        """Deletes the entries of a plan from another framework's cache; returns the entries deleted and those left.
 
-        The audit log has one event before, with the number to delete, so that a kill leaves a trace, and one after,
-        with the number deleted.
+        The audit log gets one event before the deletion, with the number of entries to delete, so that a kill leaves a
+        trace, and one after it, with the number deleted.
         """
         from cache_engine.frameworks.deletion import Deleted, delete
 
@@ -143,7 +148,8 @@ class Admin:
 
         Raises:
             UsageError: when ``prefix`` cannot be the start of a key.
-            KeyNotFound: when no entry or several match; the message says how the last match left the store.
+            KeyNotFound: when no key or several keys start with ``prefix``; the message says how the last entry with
+                such a key left the store.
         """
         wanted = check_prefix(prefix)
         ours = (key for key in self.store.keys(wanted[:2]) if key.startswith(wanted))
@@ -157,10 +163,7 @@ class Admin:
         return found.pop()
 
     def departure(self, prefix: str) -> upkeep.decisions.Departure | None:
-        """The departure of the last entry with this key prefix; ``None`` if unknown.
-
-        See ``upkeep.decisions.departure``.
-        """
+        """When and why the last entry with this key prefix left the store; ``None`` if unknown."""
         self.journal.flush()
         return upkeep.decisions.departure(self.store, prefix)
 
@@ -178,7 +181,10 @@ class Admin:
             raise KeyNotFound(f"{error}; a newer version wrote it") from error
 
     def find_stored(self, prefix: str) -> Record | Group:
-        """The kernel whose key starts with ``prefix``, ours or another's; raises as ``find_key`` and ``adapted``."""
+        """The kernel whose key starts with ``prefix``, of ours or of another framework.
+
+        Raises the errors of ``find_key`` and ``adapted``.
+        """
         key = self.find_key(prefix)
         return self.adapted(key) or self.store.find(key)
 
@@ -189,10 +195,12 @@ class Admin:
         return next((used for used in usage if (used.key, used.made_at) == (key, made_at)), None)
 
     def acknowledge(self, totals: Mapping[str, int], *, by: str | None = None) -> None:
-        """Records that an admin has seen these failures, so that Overview warns only of later ones. They stay counted.
+        """Records that an admin has seen these failures, so that the page Overview warns only of later failures.
+
+        The counters of failures do not change.
 
         Args:
-            totals: the failures seen, as sums over all time by name; see ``upkeep.decisions.FAILURES``.
+            totals: the failures seen: for each counter in ``upkeep.decisions.FAILURES``, its sum over all time.
         """
         self.store  # noqa: B018 (raises where there is none)
         self.journal.event(SEEN, detail=in_words(totals), by=by or local_user())
@@ -203,7 +211,7 @@ class Admin:
         return sorted(pins.pinned_keys(self.store.layout))
 
     def pin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
-        """Protects kernels from eviction; a prefix of a key is enough. Returns the keys.
+        """Protects the kernels with these keys, or prefixes of keys, from eviction; returns the full keys.
 
         Raises:
             UsageError, KeyNotFound: when one of the texts is not a key, or no kernel has the key; nothing is then
@@ -217,11 +225,11 @@ class Admin:
         return found
 
     def unpin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
-        """Ends the protection of pinned kernels; a prefix of a key is enough. Returns the keys.
+        """Ends the protection of the kernels with these keys, or prefixes of keys; returns the full keys.
 
         Raises:
-            UsageError, KeyNotFound: when one of the texts is not a key, or no pinned key or several begin with it;
-                nothing is then unpinned.
+            UsageError, KeyNotFound: when one of the texts is not the start of a key, or no pinned key or several start
+                with it; nothing is then unpinned.
         """
         found = [self._find_pinned(key) for key in keys]
         for key in found:
@@ -243,7 +251,8 @@ class Admin:
         """Checks a ``share`` of the store's entries, and yields each fault as a finding. Changes nothing.
 
         Args:
-            processes: as for ``upkeep.parallel.in_processes``, which forks; use it only in programs that may fork.
+            processes: the most child processes that read entries. More than 1 forks this process, so give it only in
+                programs that may fork.
         """
         trust = self.settings.trust_store
         return upkeep.integrity.check(self.store, on_entry, share=share, trust=trust, processes=processes)
@@ -253,7 +262,7 @@ class Admin:
         return upkeep.integrity.plan_repair(self.store, findings)
 
     def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
-        """Applies each finding's remedy; returns the findings that are repaired. See ``upkeep.integrity.repair``."""
+        """Repairs the fault of each finding; returns the findings that are repaired. Damaged files go to quarantine."""
         return upkeep.integrity.repair(self.store, self.journal, findings, by=by or local_user())
 
     def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
@@ -266,8 +275,8 @@ class Admin:
     def signatures(self, keys: Iterable[CacheKey] | None = None) -> Iterator[tuple[CacheKey, Signed]]:
         """The signer of each entry, and whether the setting ``trusted_signers`` trusts it.
 
-        Covers all entries, or those of ``keys``. Reads and verifies the bytes of each entry. Entries that are damaged
-        or have another format version are left out.
+        Yields all entries, or those with the keys ``keys``. Reads and verifies the bytes of each entry. Entries that
+        are damaged or have another format version are left out.
 
         Raises:
             UsageError: when the file of trusted signers cannot be used.
@@ -283,7 +292,10 @@ class Admin:
                     yield key, signers.check(stored[0])
 
     def signature(self, key: str) -> str:
-        """An entry's signer, in words, and whether the signature counts; empty if it has none and needs none."""
+        """A sentence: an entry's signer, and whether the setting ``trusted_signers`` trusts it.
+
+        Empty if the entry has no signature and needs none.
+        """
         try:
             found = dict(self.signatures([CacheKey(key)])).get(CacheKey(key))
         except (UsageError, ExtraMissing) as error:
@@ -298,7 +310,7 @@ class Admin:
         return upkeep.quarantine.items(self.store)
 
     def find_quarantined(self, names: Iterable[str]) -> list[upkeep.quarantine.Item]:
-        """The items in quarantine with these names or key prefixes; raises ``StoreError`` for the first missing one."""
+        """The items in quarantine with these names or key prefixes; raises ``StoreError`` for a name that fits none."""
         return upkeep.quarantine.find(self.store, names)
 
     def examine(self, item: upkeep.quarantine.Item) -> upkeep.quarantine.Examined:
@@ -306,11 +318,11 @@ class Admin:
         return upkeep.quarantine.examine(self.store, item)
 
     def restore(self, item: upkeep.quarantine.Item, *, by: str | None = None) -> None:
-        """Restores an item from quarantine after verifying every byte; see ``upkeep.quarantine.restore``."""
+        """Moves an entry from quarantine back into the store after verifying every byte; raises if a byte is wrong."""
         upkeep.quarantine.restore(self.store, self.journal, item, by=by or local_user())
 
     def discard(self, items: Iterable[upkeep.quarantine.Item], *, by: str | None = None) -> upkeep.quarantine.Discarded:
-        """Deletes items from quarantine; see ``upkeep.quarantine.discard``."""
+        """Deletes items from quarantine permanently; skips files that are gone or newer than the items."""
         return upkeep.quarantine.discard(self.store, self.journal, items, by=by or local_user())
 
     def export(
@@ -325,7 +337,10 @@ class Admin:
         on_entry: Callable[[], None] = lambda: None,
         processes: int = 1,
     ) -> Exported:
-        """Writes entries to a pack. See ``upkeep.packs.export_pack`` and, for ``sign``, ``store.signatures``."""
+        """Writes entries to a pack at ``path``, after checking each; damaged ones are left out and reported.
+
+        ``upkeep.packs.export_pack`` explains the arguments.
+        """
         return upkeep.packs.export_pack(
             self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign,
             host_code=self.settings.host_code, on_entry=on_entry, processes=processes,
@@ -336,12 +351,13 @@ class Admin:
 
         Raises:
             PackUnusable: when the pack cannot be used.
-            UsageError, ExtraMissing: when signatures are required and cannot be checked; see ``proof_for``.
+            UsageError, ExtraMissing: when the setting ``trusted_signers`` is on, but its file cannot be used or the
+                package ``cryptography`` is not installed.
         """
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
-        """For each entry of a pack, the result that importing it would have. Changes nothing."""
+        """Yields for each entry of a pack whether an import would store it, skip it or refuse it. Changes nothing."""
         return upkeep.packs.look_into(self.store, pack, on_entry, host_code=self.settings.host_code)
 
     def import_pack(
@@ -354,7 +370,9 @@ class Admin:
     ) -> Imported:
         """Imports the entries of a pack, given by its path or opened, after checking each.
 
-        See ``upkeep.packs.import_pack``.
+        Entries already in the store do not change.
+
+        With ``dry_run``, checks all entries and counts those that would be imported, but stores none.
         """
         opened = path if isinstance(path, Pack) else self.open_pack(path)
         acting = by or local_user()
@@ -371,7 +389,7 @@ class Admin:
         by: str | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
-        """Imports the kernels of Triton's own cache, after checking each. See ``upkeep.packs.import_triton``."""
+        """Imports the kernels of Triton's own cache, after checking each; kernels already in the store stay."""
         acting, folder = by or local_user(), Path(directory)
         return upkeep.packs.import_triton(
             self.store, self.journal, folder, dry_run=dry_run, on_entry=on_entry, by=acting,
@@ -399,8 +417,8 @@ class Admin:
     def misses(self) -> list[Decision]:
         """The last misses with their causes, the latest first, as far back as the log of decisions goes.
 
-        Reads the log but no record. So if the log does not name an earlier kernel, it cannot say that another toolchain
-        had made one; ``decisions`` can.
+        Reads the log but no record. So a cause is missing where only a record shows that another toolchain had made the
+        kernel; ``decisions`` reads the records too.
         """
         self.journal.flush()
         return self._recent.misses()
@@ -408,7 +426,8 @@ class Admin:
     def recent_decisions(self) -> tuple[list[Decision], int]:
         """The last decisions, the latest first, and the number of log lines that are damaged or dated in the future.
 
-        Misses have causes as in ``misses``. The log is read once; later calls read only new lines.
+        Each miss has its cause, found without reading records. The first call reads the whole log; later calls read
+        only new lines.
         """
         self.journal.flush()
         return self._recent.all(), self._recent.damaged

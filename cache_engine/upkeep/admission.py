@@ -45,12 +45,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """The credentials of a visitor.
+    """The credentials of a visitor of the dashboard.
 
     Attributes:
         login: whether the server has a login set up at all.
         user: the name of the logged-in user; empty before the login.
-        proved: whether the admin token was given.
+        proved: whether the visitor has given the right admin token.
     """
 
     login: bool = False
@@ -60,13 +60,13 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Whether a visitor may act.
+    """Whether a visitor may delete from the store or import into it.
 
     Attributes:
-        granted: whether the visitor may act.
+        granted: whether the visitor may delete and import.
         by: the name of the visitor, for the audit log.
-        why_not: what is missing, as text for people.
-        asks_for: what would grant the permission: ``TOKEN``, ``LOGIN`` or both.
+        why_not: the reason why the visitor may not act, in words; empty if the visitor may.
+        asks_for: what the visitor needs for the permission: ``TOKEN``, ``LOGIN`` or both.
     """
 
     granted: bool
@@ -78,12 +78,12 @@ class Permission:
 def permission(
     request: Request, visitor: Visitor, *, token: bool, users: tuple[str, ...], read_only: bool = False
 ) -> Permission:
-    """Decides whether a visitor may act.
+    """Decides whether a visitor may delete from the store or import into it.
 
     Args:
-        read_only: whether nobody may act.
+        read_only: whether nobody may delete or import.
         token: whether an admin token is set.
-        users: the users who may act once logged in; ``ANYONE`` means all users who can log in.
+        users: the users who may do so once logged in; ``ANYONE`` means all users who can log in.
     """
     if read_only:
         return Permission(False, why_not=READ_ONLY)
@@ -109,7 +109,7 @@ _IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
 
 
 def why_not_local(request: Request) -> str | None:
-    """The reason why a request may not come from a browser on this machine; ``None`` if it surely does."""
+    """The sign that a request may come from elsewhere than a browser on this machine; ``None`` if there is none."""
     if not is_loopback(request.bound_to):
         return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
     if request.peer and not is_loopback(request.peer):

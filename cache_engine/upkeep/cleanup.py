@@ -60,7 +60,10 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NON
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The estimated entries and bytes of a store; ``published`` entries were added after the last survey."""
+    """The estimated numbers of entries and bytes in a store.
+
+    ``published`` is the number of entries that were stored after the last survey.
+    """
 
     entries: int
     stored_bytes: int
@@ -68,7 +71,10 @@ class Population:
 
 
 def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
-    """Counts a published entry; returns the estimate, or ``None`` when a survey must come first."""
+    """Adds a published entry to the estimate of the store's size; returns the new estimate.
+
+    ``None`` when there is no usable estimate, so that a survey must count the entries first.
+    """
     try:
         descriptor = os.open(layout.population, _APPENDING)
         try:
@@ -92,7 +98,7 @@ def read_population(layout: StoreLayout) -> Population | None:
 
 
 def write_population(layout: StoreLayout, entries: int, stored_bytes: int) -> None:
-    """Stores the result of a survey.
+    """Stores the numbers of entries and bytes that a survey has counted, as the new estimate.
 
     Raises:
         OSError: when writing fails.
@@ -140,7 +146,7 @@ class Cleaned:
 
 
 def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]:
-    """Files that killed writers left, and files long in quarantine. Changes nothing."""
+    """Files that killed writers left, and files in quarantine for more than 30 days. Changes nothing."""
     found = [(path, "temporary of a writer that is gone") for path in abandoned_temporaries(store.layout)]
     found += [(path, "blob without record") for path in orphan_blobs(store)]
     before = (time.time() if now is None else now) - QUARANTINE_S
@@ -168,8 +174,8 @@ def apply(
 
     Args:
         on_progress: called with the number of victims processed so far.
-        by: the user who cleans, for the audit.
-        wait_s: seconds to wait for other maintenance to end.
+        by: the user who cleans, for the audit log.
+        wait_s: seconds to wait for other maintenance of this store to end, such as another cleaning or a repair.
         stopped: called between victims; once it returns true, no more are evicted.
 
     Raises:
@@ -263,7 +269,7 @@ class Housekeeper:
         interval_s: float,
         prune_results: Callable[[], object] = lambda: None,
     ) -> None:
-        """Stores the arguments; starts nothing yet.
+        """Stores the arguments; starts no thread and no cleaning yet.
 
         Args:
             interval_s: seconds between automatic cleanings, of all processes together; 0 means never.
@@ -302,7 +308,7 @@ class Housekeeper:
                 self._queue.put(partial(self._clean, is_due))
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends a running cleaning. One that needs more than a second of processor time stops after the current entry.
+        """Ends a running cleaning; one that needs over a second of processor time stops after the current entry.
 
         Args:
             wait: whether to wait for the cleaning to end. The wait is bounded, because a signal handler may call this.
@@ -319,7 +325,7 @@ class Housekeeper:
     def _is_due(self) -> bool:
         """Whether the last cleaning is longer ago than the interval.
 
-        A time more than the interval in the future, by a wrong clock, counts too.
+        Also true if the time of the last cleaning lies more than the interval in the future, because a clock was wrong.
         """
         stamp = self._store.layout.cleaned
         try:
@@ -333,7 +339,10 @@ class Housekeeper:
         return False
 
     def _is_to_survey(self, held: Population | None) -> bool:
-        """Whether the estimate is too old, or far above the limits. Lists no folder."""
+        """Whether to count the store's entries now: the estimate of them is too old, or far above the limits.
+
+        Lists no folder.
+        """
         if held is None:
             return self._can_estimate
         if held.published >= max(SLACK_ENTRIES, SLACK_SHARE * (self._limits.max_entries or 0)):
@@ -398,7 +407,10 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """The time when a record, or another framework's kernel, was published; infinity if it is gone."""
+    """The time, in seconds since 1970, when a record or another framework's kernel was published.
+
+    Infinity if it is gone.
+    """
     for path in (layout.record_path(key), layout.group_path(key)):
         with suppress(FileNotFoundError):
             return os.lstat(path).st_mtime
@@ -416,7 +428,7 @@ GRACE_S = 600.0
 
 
 def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
-    """Temporary files whose writers have ended."""
+    """Yields the temporary files whose writing processes have ended."""
     for path in map(layout.temp.joinpath, sorted(names_in(layout.temp))):
         # A folder here is not ours; ``integrity`` reports it.
         if (path.is_symlink() or not path.is_dir()) and is_abandoned(path):
@@ -424,13 +436,13 @@ def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary file has ended; true for anything but a regular file."""
+    """Whether the process that wrote a temporary file has ended; true for anything but a regular file."""
     with _abandoned(path) as abandoned:
         return abandoned
 
 
 def remove_temporary(path: Path) -> bool:
-    """Deletes a temporary file if its writer has ended; returns whether it did.
+    """Deletes a temporary file if its writer has ended; returns whether the file was deleted.
 
     Raises:
         OSError: when deleting fails.
@@ -445,7 +457,7 @@ def remove_temporary(path: Path) -> bool:
 def _abandoned(path: Path) -> Iterator[bool]:
     """Yields whether the writer of a temporary file has ended.
 
-    The ``with`` holds the file's lock, so no writer can start.
+    This process holds the file's lock during the body of the ``with``, so no writer can start.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -462,7 +474,7 @@ def _abandoned(path: Path) -> Iterator[bool]:
 
 
 def _is_free(descriptor: int, path: Path) -> bool:
-    """Whether the lock of an open file is free, and the file is still at its path."""
+    """Whether no process holds the lock of an open file, and the file is still at ``path``."""
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -476,7 +488,7 @@ def _is_free(descriptor: int, path: Path) -> bool:
 def orphan_blobs(store: DiskStore) -> Iterator[Path]:
     """Blobs that no record names or will name, because a publish, replacement or eviction was interrupted.
 
-    A record that names another blob, which is missing, is damage; ``integrity`` handles that.
+    A record whose own blob is missing is damage, not an orphan; ``integrity`` reports that.
     """
     layout = store.layout
     for shard in shards_in(layout.kernels, links=layout.trust):
@@ -506,7 +518,7 @@ def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
 
 
 def remove_orphan(store: DiskStore, path: Path) -> bool:
-    """Deletes a blob if it is still an orphan; returns whether it did.
+    """Deletes a blob if it is still an orphan; returns whether the blob was deleted.
 
     The same blob may have been published meanwhile under the same name, so that a record names it now.
 
@@ -535,7 +547,10 @@ def _named(store: DiskStore, key: CacheKey) -> str | None:
 
 
 def _is_young(path: Path) -> bool:
-    """Whether a file was changed lately. Allows for a clock that was set back, by seconds or by a year."""
+    """Whether a file was changed in the last ``GRACE_S`` seconds, or is gone.
+
+    A time in the future, from a clock that was set back, makes a file young only if it is as near.
+    """
     try:
         return abs(time.time() - os.lstat(path).st_mtime) < GRACE_S
     except FileNotFoundError:

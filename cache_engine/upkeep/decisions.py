@@ -20,7 +20,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.units import human_age, printable
 
 MOST_RECENT = 40_000
-"""The most decisions that are held to be listed. The log has about 30,000 when both of its files are full."""
+"""The most decisions kept in memory, to be listed. The log has about 30,000 when both of its files are full."""
 
 MOST_MISSES = 2000
 """The most misses that are listed."""
@@ -43,7 +43,7 @@ class Log:
         return self._reader.damaged
 
     def new(self, key: str = "", kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
-        """The decisions since the last call, the oldest first; at the first call, all.
+        """The decisions logged since the last call, the oldest first; at the first call, the whole log.
 
         Args:
             key: only decisions about entries whose key starts with this.
@@ -67,7 +67,7 @@ class Departure:
     """The departure of an entry from the store.
 
     Attributes:
-        at: the time, in seconds since 1970, UTC.
+        at: the time when the entry left, in seconds since 1970, UTC.
         is_evicted: whether the entry was evicted; if not, it was damaged and quarantined.
         why: the reason in the journal or the log.
         by: who evicted it; empty if unknown.
@@ -88,9 +88,9 @@ class Departure:
 
 
 def departure(store: DiskStore, prefix: str) -> Departure | None:
-    """The departure of the last entry with this key prefix; ``None`` if unknown, or if it was stored again.
+    """When and why the last entry with this key prefix left the store; ``None`` if unknown, or if it was stored again.
 
-    Reads the journal and, if that knows nothing, the log, which goes back further.
+    Reads the journal and, if that does not have the key, the log, which goes back further.
     """
     recent = read_journal(store.layout.journal).recent  # newest first
     last = next((event for event in recent if event.key.startswith(prefix) and event.kind in _ENDS), None)
@@ -109,7 +109,8 @@ class EarlyEviction:
 
     Attributes:
         name: the kernel's name, if the log has it.
-        times: the number of early evictions. The other fields are about the last one.
+        times: the number of times that the kernel was evicted and then requested again. The other fields are about the
+            last time.
         rule: why the kernel was evicted.
         asked_at: the time when the kernel was requested again.
     """
@@ -123,7 +124,7 @@ class EarlyEviction:
 
 
 def early_evictions(decisions: Iterable[Decision]) -> list[EarlyEviction]:
-    """The early evictions in a log, one for each kernel; the kernel requested last comes first.
+    """The kernels in a log that were evicted and then requested again, each once; the one requested last comes first.
 
     Args:
         decisions: the log, the oldest decision first, each miss with its cause.
@@ -165,12 +166,12 @@ class RecentDecisions:
             return list(reversed(self._last))
 
     def misses(self) -> list[Decision]:
-        """The last ``MOST_MISSES`` misses among them, the latest first."""
+        """The last ``MOST_MISSES`` misses among the last ``MOST_RECENT`` decisions, the latest first."""
         return list(islice((one for one in self.all() if one.kind == MISS), MOST_MISSES))
 
 
 class _MadeBefore:
-    """Finds the toolchain of a store's own entries. Reads their records at the first call."""
+    """Finds the toolchain that made an earlier kernel for a missed request. Reads all records at the first call."""
 
     def __init__(self, store: DiskStore) -> None:
         """Stores the argument; reads nothing yet."""
@@ -193,29 +194,30 @@ class _MadeBefore:
 FAILURES = (
     "publish_failures", "corruptions", "tier_failures", "lock_waits", "lock_timeouts", "lock_wait_us",
 )  # fmt: skip
-"""The counters that a reader can acknowledge, named as in ``model.events.Totals`` and in the index."""
+"""The counters of failures that an admin can acknowledge, named as in ``model.events.Totals`` and in the index."""
 
 _COUNT = re.compile(r"([a-z_]{1,40}) ([0-9]{1,18})")
 
 
 def in_words(totals: Mapping[str, int]) -> str:
-    """The sums over all time that were seen, as text for an event's detail."""
+    """The counters of failures that an admin has seen, as text for the detail of the event that records this."""
     return ", ".join(f"{name} {totals[name]}" for name in FAILURES)
 
 
 def of_words(detail: str) -> dict[str, int]:
-    """The sums in an event's detail; empty if one is missing, so that the event acknowledges nothing."""
+    """The counters of failures in the text that ``in_words`` made; empty if one of the counters is missing."""
     found = {match[1]: int(match[2]) for part in detail.split(", ") if (match := _COUNT.fullmatch(part))}
     return found if set(found) == set(FAILURES) else {}
 
 
 def since(lately: Mapping[str, int], totals: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
-    """The failures among those counted lately that came after the acknowledged ones.
+    """For each counter, the number of failures of the last days that no admin has acknowledged.
 
     Args:
-        lately: the sums of the last days.
-        totals: the sums over all time, which only grow. If a sum is below the one in ``seen``, counting has begun
-            again, and nothing counts as seen.
+        lately: the counters of failures, summed over the last days.
+        totals: the counters summed over all time, which only grow. If one is below that in ``seen``, the store has
+            begun to count again from 0, and none of its failures was acknowledged.
+        seen: the counters over all time at the last acknowledgement; empty if there was none.
     """
     if not seen or any(totals[name] < seen[name] for name in FAILURES):
         return {name: lately[name] for name in FAILURES}

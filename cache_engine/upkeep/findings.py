@@ -84,7 +84,7 @@ class Finding:
         kind: the kind of damage.
         path: the file, relative to the store.
         key: the entry, empty when the file belongs to none.
-        cause: details.
+        cause: the details of the damage, in words.
     """
 
     kind: FindingKind
@@ -107,7 +107,7 @@ class Finding:
 
     @property
     def repairable(self) -> bool:
-        """Whether repair can do something about the finding."""
+        """Whether ``integrity.repair`` can remedy the finding."""
         return self.kind not in _UNREPAIRED
 
 

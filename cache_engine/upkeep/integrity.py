@@ -61,7 +61,7 @@ _ACTS = {
 
 @dataclass(frozen=True, slots=True)
 class RepairAct:
-    """The act of repair for one finding: ``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``, and the files.
+    """The act of repair for one finding, and its files: ``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``.
 
     ``copy`` copies a file to quarantine and leaves its sound part in place; ``close`` corrects the mode of a folder.
     ``files`` are paths in the store, each with its size in bytes.
@@ -73,7 +73,7 @@ class RepairAct:
 
     @property
     def stored_bytes(self) -> int:
-        """The sum of the files' sizes, in bytes."""
+        """The sum of the sizes of ``files``, in bytes."""
         return sum(size for _, size in self.files)
 
 
@@ -86,8 +86,8 @@ def check(
     Args:
         on_entry: called for each entry that was read, and each kernel of another framework.
         share: the share of entries to read, chosen at random. All other files are always read.
-        trust: ignore the owners of files.
-        processes: as for ``in_processes``.
+        trust: accept files that other users own or can change.
+        processes: the most child processes that read; with 1, this process reads everything.
     """
     layout = store.layout
     for folder in (layout.metadata, layout.kernels):
@@ -107,7 +107,7 @@ def check(
 
 
 def _check_shard(store: DiskStore, shard: str, *, share: float, trust: bool) -> tuple[list[Finding], int]:
-    """The findings in one folder of records and its folder of blobs, and the number of records read."""
+    """The findings in one folder of records and the matching folder of blobs; and the number of records read."""
     layout, entries = store.layout, 0
     found = [
         finding for folder in (layout.metadata, layout.kernels)
@@ -131,7 +131,7 @@ def _check_shard(store: DiskStore, shard: str, *, share: float, trust: bool) -> 
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
-    """The acts that ``repair`` would do now for each finding. Changes nothing."""
+    """The act that ``repair`` would do now for each finding, with the files that it would touch. Changes nothing."""
     layout = store.layout
     acts = []
     for finding in findings:
@@ -155,7 +155,7 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, b
     Findings may be old: each is checked again under its key's lock, and skipped if it is no longer true.
 
     Args:
-        by: the user who repairs, for the audit.
+        by: the user who repairs, for the audit log.
 
     Raises:
         LockTimeout: when other maintenance is running.
@@ -213,7 +213,7 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
 
 
 def _still_holds(store: DiskStore, finding: Finding) -> bool:
-    """Whether a finding is still true. Call it under the lock of its key, if it has one."""
+    """Whether a finding is still true. Call this under the lock of the finding's key, if it has a key."""
     layout = store.layout
     path = layout.root / finding.path
     if finding.kind in ENTRY_KINDS:
@@ -238,7 +238,7 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
 
 
 def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
-    """Checks a folder of entries: it must be a folder in which other users cannot delete or add files."""
+    """Yields a finding if a path is not a folder, or is one in which other users can delete or add files."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -254,7 +254,10 @@ def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Find
 
 
 def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], trust: bool) -> Finding | None:
-    """Checks one record and its blob. Adds the names of blobs that are not orphans to ``named``."""
+    """The fault of one record or its blob; ``None`` if both are sound.
+
+    Adds the names of blobs that are not orphans to ``named``.
+    """
     key = key_of_record_name(name, shard)
     if key is None:
         misnamed = layout.metadata / shard / name
@@ -302,7 +305,10 @@ def _blobs_of(layout: StoreLayout, shard: str, name: str) -> list[str]:
 
 
 def _check_blob_name(store: DiskStore, shard: str, name: str, skipped: Collection[CacheKey | None]) -> Finding | None:
-    """Checks a blob that no record has named so far; ``None`` if its record was not read."""
+    """The fault of a blob that no record has named so far: a wrong name, or no record for it.
+
+    ``None`` if it has no fault, or if its key is in ``skipped``, the keys whose records were not read.
+    """
     layout, path = store.layout, store.layout.kernels / shard / name
     key = key_of_blob_name(name, shard)
     if key is None:

@@ -81,8 +81,8 @@ class Incoming:
     Attributes:
         record: the entry's record; ``None`` if it cannot be read, or if the kernel is another framework's.
         adapted: the facts about another framework's kernel; ``None`` for ours.
-        present: whether the store already has the entry, which then stays unchanged.
-        refused: why the entry would be refused; empty if it is sound.
+        present: whether the store already has an entry with this key, which an import would leave unchanged.
+        refused: why an import would refuse the entry; empty if it is sound.
     """
 
     key: str
@@ -120,17 +120,18 @@ def export_pack(
 ) -> Exported:
     """Writes entries to a pack, after checking each.
 
-    Reports and leaves out damaged ones and those that must stay local.
+    Entries that are damaged, or that must stay on this machine, are left out and reported.
 
     Args:
         wanted: selects entries of ours.
         adapted: selects kernels of other frameworks.
         keys: consider only entries with these keys, not the whole store.
         replace: replace an existing file.
-        sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
-        host_code: also write objects of launched compilers, if they are signed.
+        sign: a function that adds a signature to the bytes of a record; only the pack gets the signed bytes. By default
+            nothing is signed.
+        host_code: also write CPU object files, which nvcc's launcher has stored, if they are signed.
         on_entry: called after each entry of the store.
-        processes: as of ``in_processes``.
+        processes: the most child processes that read entries; with 1, this process reads all.
 
     Raises:
         UsageError: when the file exists, or is a device, pipe or socket.
@@ -193,12 +194,13 @@ def import_pack(
 
     Args:
         dry_run: check everything and report what would be imported, but change nothing.
-        host_code: also import objects of launched compilers, if the pack was opened with a check of signatures.
+        host_code: also import CPU object files, which nvcc's launcher has stored, if the pack was opened with a check
+            of signatures.
         on_entry: called after each entry of the pack.
-        by: the user who imports, for the audit.
+        by: the user who imports, for the audit log.
 
     Raises:
-        PackUnusable: when its index is damaged.
+        PackUnusable: when the pack's index is damaged.
         OSError: when a disk fails; entries imported so far stay, and are sound.
     """
     taken: list[Row] = []
@@ -245,7 +247,7 @@ def import_triton(
         durable: whether to sync written files to disk.
         dry_run: check everything and report what would be imported, but change nothing.
         on_entry: called after each entry of the cache.
-        by: the user who imports, for the audit.
+        by: the user who imports, for the audit log.
 
     Raises:
         OSError: when the directory cannot be read, or a disk fails; kernels imported so far stay, and are sound.
@@ -274,7 +276,7 @@ def import_triton(
 
 
 def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
-    """Whether the store has another framework's kernel with this key: a sound one, or one of an unknown format version.
+    """Whether the store has another framework's kernel with this key, sound or of an unknown format version.
 
     An import does not replace either.
     """
@@ -289,7 +291,10 @@ def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
 def look_into(
     store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None, *, host_code: bool = False
 ) -> Iterator[Incoming]:
-    """For each entry of a pack, the result that importing it would have. Changes nothing; raises as ``import_pack``."""
+    """Yields for each entry of a pack whether an import would store it, skip it or refuse it. Changes nothing.
+
+    Raises as ``import_pack``.
+    """
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
@@ -316,7 +321,7 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
 
 
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool) -> bool:
-    """Checks an entry of a pack and stores it; returns whether it was new to the store."""
+    """Checks an entry of a pack and, unless ``dry_run``, stores it; returns whether it was new to the store."""
     record_data = pack.record_data(row)
     pack.prove(record_data)
     blob_data = pack.blob_data(row)
@@ -329,7 +334,10 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool
 def admit_group(
     store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool, host_code: bool
 ) -> bool:
-    """The same as ``admit`` for a bundle; ``host_code`` as of ``unpacked_row``."""
+    """Checks and stores another framework's kernel from outside; returns whether it was new to the store.
+
+    With ``dry_run``, only checks. Without ``host_code``, refuses CPU code. Raises as ``admit``.
+    """
     group = unpacked_row(key, record_data, blob_data, host_code=host_code)
     is_new = not _is_readable_group(store, key)
     if is_new and not dry_run:
@@ -340,7 +348,7 @@ def admit_group(
 def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool = False) -> bool:
     """Checks the bytes of an entry from outside and stores them; returns whether the entry was new to the store.
 
-    The caller checks who made the entry.
+    Does not check signatures: the caller must know who made the entry.
 
     Raises:
         StoreError, UnknownFormat: when the entry is refused; the text says why.
@@ -362,7 +370,7 @@ def checked(
     """The record and the compiled code of an entry, after checking its bytes and that its fields agree.
 
     Args:
-        sections: as for ``check_blob``.
+        sections: the sections of the blob to decode and check one by one; the digest covers the others.
 
     Raises:
         CorruptEntry, UnknownFormat: when the entry must not be served; the text says why.

@@ -38,8 +38,9 @@ def in_processes(
 ) -> Iterator[_Result]:
     """Yields the result of ``work`` for each item, in the order of the items.
 
-    This process begins alone, and forks if there is more to do. An item whose child fails is done here, so an error of
-    ``work`` is raised in the place of the item's result. No child is left when the iterator ends or is closed.
+    This process works alone for a moment, and forks children if items are left after that. An item whose child fails is
+    done here, so an error of ``work`` is raised in the place of the item's result. No child is left when the iterator
+    ends or is closed.
 
     Args:
         work: a function that changes nothing outside its process.
@@ -70,8 +71,8 @@ def in_threads(
     closed.
 
     Args:
-        ahead: the most results in memory, by default as many as threads. More of them keep all threads busy while the
-            first result is late.
+        ahead: the most results that wait in memory to be yielded, by default as many as threads. With more, all threads
+            stay busy while the first result is late.
     """
     if threads == 1:
         yield from map(work, items)
@@ -94,7 +95,7 @@ class _Child:
     """A forked process that works on items, one after the other, and sends each result."""
 
     def __init__(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> None:
-        """Forks the process. If that fails, it yields no results."""
+        """Forks the process. If the fork fails, ``receive`` returns ``None``."""
         self._pid = 0
         self._from, to = os.pipe()
         with suppress(OSError):  # a user's pipes may take so much together
@@ -109,7 +110,7 @@ class _Child:
                 os.close(self._from)
 
     def receive(self) -> bytes | None:
-        """The next result; ``None`` if the process has no more."""
+        """The child's next result, as bytes; ``None`` if the child has no more."""
         size = self._read(_LENGTH.size)
         return None if size is None else self._read(*_LENGTH.unpack(size))
 
@@ -124,7 +125,7 @@ class _Child:
         return bytes(data) if self._pid else None
 
     def end(self) -> None:
-        """Kills the process if it runs."""
+        """Kills the child if it still runs."""
         if self._pid:
             with suppress(ProcessLookupError, ChildProcessError):  # the program may ignore its children
                 os.kill(self._pid, signal.SIGKILL)
@@ -134,7 +135,7 @@ class _Child:
 
 
 def _serve(work: Callable[[_Item], _Result], items: Sequence[_Item], parent_s: int, to: int) -> NoReturn:
-    """Sends the result for each item, until one fails. Then ends the process without the parent's exit handlers."""
+    """In the child: sends the result for each item until one fails; then ends without the parent's exit handlers."""
     try:
         os.close(parent_s)  # so that sending fails once the parent is gone
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

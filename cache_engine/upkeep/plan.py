@@ -1,4 +1,4 @@
-"""Plans of eviction: the entries to evict, and why. Pure: ``cleaning`` gathers the facts and applies the plan."""
+"""Plans of eviction: the entries to evict, and why. Pure: ``survey`` finds the facts, ``cleanup`` evicts."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ DOWN_TO = 0.8
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
 LITTLE_FREE_BYTES, NO_FREE_BYTES = 1 << 30, 16 << 20
-"""Free bytes of a disk below which the space counts as little, and as none: a kernel takes some 0.1 MB, the index and
-the journal some MB.
+"""The free bytes of a disk below which it has little space, and below which it has none.
+
+A kernel takes some 0.1 MB, the index and the journal some MB.
 """
 
 
 class EntryFacts(msgspec.Struct, frozen=True):
-    """The facts for eviction. Times are seconds since 1970; an entry never used counts as used when published.
+    """The facts about an entry that decide about its eviction. Times are seconds since 1970.
 
-    ``stale`` means that no request here can ever hit the entry, because the compiler or the template has changed.
-    ``arch`` is its target, if the limits need it. ``foreign`` means that it has another format version.
+    ``last_used_at`` is the time of publishing for an entry that was never used. ``stale`` means that no request on this
+    machine can ever hit the entry, because the compiler or the template has changed. ``arch`` is its target, if the
+    limits need it. ``foreign`` means that it has another format version.
 
-    ``used_before_at`` is the time of the last use but one, minus infinity without one. ``hits`` are those of
-    ``EntryUsage.recent_hits``. ``compile_s`` is the time to compile it again, in seconds. ``is_floor`` says whether it
-    serves any size (``dynamic``), and so serves when no better kernel is stored. These three are known only if the
-    record was read. ``is_demoted`` means that it was compiled ahead and is no longer worth its price, according to the
-    log of decisions.
+    ``used_before_at`` is the time of the last use but one, minus infinity without one. ``hits`` is the number of hits,
+    each halved for every week that has passed since. ``compile_s`` is the time to compile the entry again, in seconds.
+    ``is_floor`` says whether it serves any size (``dynamic``), and so serves when no better kernel is stored. ``hits``,
+    ``compile_s`` and ``is_floor`` are known only if the record was read. ``is_demoted`` means that it was compiled
+    ahead and is no longer worth its price, according to the log of decisions.
     """
 
     key: str
@@ -65,7 +67,7 @@ class EntryFacts(msgspec.Struct, frozen=True):
     def worth(self, now: float) -> Worth:
         """The values that the order of eviction depends on.
 
-        A use in the future, by a clock that was ahead, counts as now.
+        If the last use lies in the future, because a clock was ahead, its time is taken as ``now``.
         """
         last, before = min(self.last_used_at, now), min(self.used_before_at, now)
         return Worth(
@@ -82,17 +84,20 @@ class Limits:
         stale_toolchain: evict entries that can never be hit.
         keys: evict the entries with these keys.
         archs: evict entries for these targets.
-        max_entries, max_bytes: when exceeded, evict in the order ``order``; bytes may be a text such as ``2GB``
-        max_disk_share: as ``max_bytes``, as a share of the free disk space plus the store's size
+        max_entries, max_bytes: the most entries and the most bytes in the store; above either, evict in the order
+            ``order``. Bytes may be a text such as ``2GB``.
+        max_disk_share: a limit on bytes too, as a share of the free disk space plus the store's size.
         down_to: when a limit is exceeded, evict down to this share of it.
         free_bytes: the free disk space.
         spare_s: do not evict entries published or used this recently, unless the store stays far above its limits; then
-            evict those too, least recently used first, until the limits hold. See ``is_far_above``.
+            evict those too, least recently used first, until the limits hold. Far above is more than 2.5 % of a limit,
+            and more than five entries of average size.
         everything: evict every entry.
         foreign_format: evict entries of another format version. Without it no limit evicts these entries, not even
             ``everything``; they count against the limits.
-        order: the order of eviction when a limit is exceeded, one of ``usage.value.ORDERS``. ``None`` means that of the
-            settings, else ``lru``. Kernels that serve any size go last, and do not expire.
+        order: the order of eviction when a limit is exceeded, one of ``usage.value.ORDERS``. ``None`` means the order
+            in the settings, else ``lru``, the least recently used first. Kernels that serve any size go last, and do
+            not expire.
         pinned: evict pinned entries like others. Without it nothing evicts pinned entries, not even ``everything``;
             they count against the limits.
     """
@@ -148,8 +153,9 @@ class Victim:
 class EvictionPlan:
     """The entries to evict, in the order of eviction, and the size of the rest.
 
-    ``foreign`` is the number of remaining entries known to have another format version, and ``pinned`` that of pinned
-    ones. ``store`` identifies the store, as ``StoreLayout.identities`` does; the plan is applied to no other store.
+    ``foreign`` is the number of remaining entries known to have another format version, and ``pinned`` is the number of
+    remaining entries that are pinned. ``store`` identifies the store, as ``StoreLayout.identities`` does; the plan is
+    applied to no other store.
     """
 
     victims: tuple[Victim, ...]
@@ -175,9 +181,10 @@ class EvictionPlan:
 
 
 def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
-    """The plan that brings ``entries`` within ``limits``.
+    """The plan of the evictions that bring ``entries`` within ``limits``.
 
-    Clocks jump. A last use in the future counts as now: otherwise setting a clock back could evict a whole store.
+    Clocks jump. The age of an entry whose last use lies in the future is 0: otherwise setting a clock back could evict
+    a whole store.
     """
     sort_key = order(limits.order or LRU)
     by_worth = sorted(entries, key=lambda entry: sort_key(entry.worth(now)))
@@ -237,14 +244,14 @@ def _is_far_above(max_entries: int | None, max_bytes: float, entries: int, store
 
 
 def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None, down_to: float) -> int:
-    """The number of candidates to evict for the limit on entries."""
+    """The number of candidates to evict for ``max_entries``, down to its share ``down_to``; 0 if it is not exceeded."""
     if max_entries is None or entries <= max_entries:
         return 0
     return min(len(candidates), entries - math.ceil(max_entries * down_to))
 
 
 def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
-    """The reason to evict an entry regardless of the others; ``None`` if there is none."""
+    """The reason to evict an entry whatever the store's size, such as its age; ``None`` if there is none."""
     if entry.foreign:
         return FOREIGN if limits.foreign_format else None
     if limits.everything:
@@ -263,7 +270,7 @@ def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
 
 
 def _byte_limit(limits: Limits, stored_bytes: int) -> tuple[float, str]:
-    """The tighter of the two limits on bytes, and the reason given to its victims."""
+    """The smaller of the two limits on bytes, and the reason to give for evictions by that limit."""
     most = math.inf if limits.max_bytes is None else limits.max_bytes
     if limits.max_disk_share is not None and limits.free_bytes is not None:
         share = limits.max_disk_share * (limits.free_bytes + stored_bytes)

@@ -1,7 +1,7 @@
 """The quarantine: examines its items, restores sound entries, and deletes items.
 
-``store.layout`` names a file there by its time and its original name. All files of one key form one item; any other
-file is a separate item.
+The name of a file in quarantine has the time when it was moved there and its original name. All files of one key form
+one item; any other file is an item of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _SAME_MOMENT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file in quarantine: its name there, its original name, its time (seconds since 1970), its size in bytes."""
+    """One file in quarantine: its present and its original name, the time of the move, and its size in bytes.
+
+    The time is in seconds since 1970.
+    """
 
     name: str
     original: str
@@ -44,7 +47,7 @@ class File:
 class Item:
     """An item in quarantine: all files of ``key``, or one file without an entry, whose ``key`` is empty.
 
-    ``why`` is the reason in the journal; empty when the journal no longer has it.
+    ``why`` is the journal's reason why the files were quarantined; empty when the journal no longer has it.
     """
 
     key: str
@@ -58,12 +61,12 @@ class Item:
 
     @property
     def set_aside_at(self) -> float:
-        """The time when its last file was quarantined, in seconds since 1970."""
+        """The time when the item's last file was quarantined, in seconds since 1970."""
         return max(file.set_aside_at for file in self.files)
 
     @property
     def stored_bytes(self) -> int:
-        """The sum of the files' sizes, in bytes."""
+        """The sum of the sizes of the item's files, in bytes."""
         return sum(file.stored_bytes for file in self.files)
 
 
@@ -112,7 +115,7 @@ def items(store: DiskStore) -> list[Item]:
 
 
 def find(store: DiskStore, names: Iterable[str]) -> list[Item]:
-    """The items with these names; a key prefix is enough.
+    """The items in quarantine with these names or key prefixes, in the order of ``names``.
 
     Raises:
         StoreError: for the first name that matches no item, or several.
@@ -149,7 +152,7 @@ def restore(store: DiskStore, journal: Journal, item: Item, *, by: str = "") -> 
     """Restores an entry after verifying every byte, and deletes its files from quarantine.
 
     Args:
-        by: the user who restores, for the audit.
+        by: the user who restores, for the audit log.
 
     Raises:
         StoreError: when the entry does not verify, or the store already has it again.
@@ -175,11 +178,11 @@ def discard(store: DiskStore, journal: Journal, unwanted: Iterable[Item], *, by:
     """Deletes items permanently. Skips files that are gone or newer than the items.
 
     Args:
-        by: the user who deletes, for the audit.
+        by: the user who deletes, for the audit log.
 
     Raises:
         LockTimeout: when other maintenance is running.
-        OSError: when deleting fails; the journal records the items deleted before.
+        OSError: when deleting fails; the journal has the items that were deleted until then.
     """
     deleted = deleted_bytes = 0
     items = list(unwanted)
@@ -214,7 +217,7 @@ def _key_of(original: str) -> str:
 
 
 def _why(key: str, file: File, events: list[Event]) -> str:
-    """The reason that the journal gives for a file in quarantine, found by key or name and by time."""
+    """The journal's reason why a file was quarantined; finds the event by the file's key or name, and its time."""
     for event in events:
         about = event.key == key if key else event.kind == SET_ASIDE and f"/{file.original}: " in f"/{event.detail}"
         if about and abs(event.at - file.set_aside_at) < _SAME_MOMENT_S:
@@ -223,7 +226,7 @@ def _why(key: str, file: File, events: list[Event]) -> str:
 
 
 def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
-    """The newest sound record of an item with one of its blobs; or, if there is none, the reason."""
+    """The newest record of an item that is sound together with one of its blobs; or why the item has no such pair."""
     if not item.key:
         return Examined(None, "it is not part of an entry")
     key, folder = CacheKey(item.key), store.layout.quarantine
@@ -250,7 +253,7 @@ def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
 
 
 def _delete(store: DiskStore, item: Item) -> int | None:
-    """Deletes an item's files; returns their bytes, or ``None`` when none existed."""
+    """Deletes an item's files; returns the sum of their bytes, or ``None`` when no file existed any more."""
     size = None
     for file in item.files:
         path = store.layout.quarantine / file.name

@@ -159,7 +159,7 @@ def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
 
 
 def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    """Checks a kernel of another framework."""
+    """Yields the faults of another framework's kernel in the store."""
     found = partial(finding_at, layout, path=path, key="")
     try:
         read_group(layout, CacheKey(path.name), trust=True)  # ``_regular`` has checked its owner
@@ -172,7 +172,7 @@ def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
 
 
 def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
-    """Checks the evaluator's results of every accelerator, or the timings of every device."""
+    """Yields the faults in the evaluator's results of every accelerator, or in the timings of every device."""
     there = layout.for_timings() if kind is FindingKind.CORRUPT_TIMINGS else layout
     for fingerprint in stored_fingerprints(there):
         judging = judge_of(fingerprint) if kind is FindingKind.CORRUPT_TIMINGS else judge
@@ -196,7 +196,10 @@ def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
 
 @contextmanager
 def _where_it_can_be_written() -> Iterator[None]:
-    """Ignores that no lock can be taken on a full or read-only disk, because nothing replaces files there."""
+    """In the body of the ``with``, ignores that no lock can be taken because the disk is full or read-only.
+
+    Nothing replaces files on such a disk.
+    """
     try:
         yield
     except OSError as error:
@@ -205,7 +208,7 @@ def _where_it_can_be_written() -> Iterator[None]:
 
 
 def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Quarantines damaged sums of the journal, and files with damaged lines after adding their sound lines to the sums.
+    """Quarantines the journal's damaged files; first adds the sound lines of a damaged file to the journal's sums.
 
     Raises:
         OSError: when reading or writing fails.
@@ -233,7 +236,7 @@ def results_of(finding: Finding) -> str:
 
 
 def mend_results(layout: StoreLayout, finding: Finding) -> None:
-    """Repairs the results in a finding, keeping their sound entries.
+    """Repairs the file of results that a finding names: keeps its sound entries and drops the damaged ones.
 
     Raises:
         UnknownResults, LockTimeout, OSError: when the results cannot be read or written.

@@ -43,13 +43,13 @@ def survey(layout: StoreLayout) -> list[EntryFacts]:
 
 
 class Survey:
-    """The state of a store's entries at one moment. Several plans can be made from it, and share the records read.
+    """The state of a store's entries at one moment; plans made from it share the records that they read.
 
     A plan reads the records of the entries that it would evict, since an entry of another format version stays and one
     that serves any size goes last. It reads all records if the limits or the order need them.
 
     Attributes:
-        made_at: when it was made, in seconds since 1970.
+        made_at: when the survey was made, in seconds since 1970.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class Survey:
         """Reads the status of every entry's files, and the journal. Changes nothing.
 
         Args:
-            is_stale: whether an entry can never be hit, by its record; called only if the limits need it.
+            is_stale: whether no request on this machine can ever hit the entry of a record; called only if the limits
+                need it.
         """
         self._store, self._is_stale = store, is_stale
         self.made_at = time.time() if now is None else now
@@ -73,10 +74,10 @@ class Survey:
         return len(self._entries)
 
     def plan(self, limits: Limits, on_record: Callable[[int], None] = lambda _: None) -> EvictionPlan:
-        """The plan of a cleaning with these limits. Changes nothing.
+        """The entries that a cleaning with these limits would evict. Changes nothing.
 
         Args:
-            on_record: called with the number of records read so far for this plan, of ``len`` at most.
+            on_record: called with the number of records read so far for this plan, at most the number of entries.
         """
         if limits.max_disk_share is not None:
             limits = replace(limits, free_bytes=shutil.disk_usage(self._store.layout.root).free)
@@ -95,7 +96,7 @@ class Survey:
         return 0.0 if used is None else used.recent_hits(self.made_at)
 
     def _learn(self, keys: Iterable[str], limits: Limits, done: int, on_record: Callable[[int], None]) -> int:
-        """Reads records that were not read yet, or not checked for staleness if the limits need that.
+        """Reads the records of ``keys`` that were not read yet, or not checked for staleness if the limits need that.
 
         Returns:
             ``done`` plus the number of records read.
@@ -115,12 +116,12 @@ class Survey:
 def plan_cleaning(
     store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
 ) -> EvictionPlan:
-    """The plan of a cleaning now; see ``Survey``. Changes nothing."""
+    """The entries that a cleaning with these limits would evict now. Changes nothing."""
     return Survey(store, now, is_stale).plan(limits)
 
 
 def count(layout: StoreLayout) -> tuple[int, int]:
-    """The number of entries, kernels of other frameworks included, and their bytes on disk."""
+    """The number of entries in the store, kernels of other frameworks included, and the sum of their bytes on disk."""
     sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
     return len(sizes), sum(sizes)
 
@@ -195,7 +196,7 @@ def _with_record_facts(
     is_stale: Callable[[Record], bool],
     hits: Callable[[str, float], float],
 ) -> EntryFacts:
-    """Completes an entry's facts from its record. An unreadable record is damaged, or of another format version."""
+    """The facts about an entry, completed from its record; if that has another format version, ``foreign`` is set."""
     key = CacheKey(entry.key)
     try:
         record = store.record(key)
@@ -222,9 +223,9 @@ def _with_record_facts(
 
 
 def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
-    """Whether an entry is stale.
+    """Whether no request on this machine can ever hit an entry.
 
-    An entry whose compiler is not installed here is not, because other machines may hit it.
+    An entry whose compiler is not installed here is not stale, because other machines may hit it.
     """
     try:
         return is_stale(record)

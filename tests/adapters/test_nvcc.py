@@ -67,6 +67,15 @@ def check(fake: Fake, *words: str) -> bool:
         f"{CUBIN} -O3 -t 4 --threads=2 -DA=1 -U B",
         f"{CUBIN} -gencode=arch=compute_90a,code=sm_90a --ptxas-options=--verbose,--warn-on-local-memory-usage",
         f"{CUBIN} -isystem x -Iy -I z --expt-relaxed-constexpr --diag-suppress=39,161 -use_fast_math -ccbin g++",
+        # As CMake 3.25, PyTorch's extensions and FlashInfer write them.
+        "-forward-unknown-to-host-compiler -O3 -DNDEBUG --generate-code=arch=compute_80,code=[compute_80,sm_80] "
+        "-Xcompiler=-fPIC -std=c++17 -MD -MT k.o -MF k.o.d -x cu -c k.cu -o k.o",
+        "--generate-dependencies-with-compile --dependency-output k.o.d -DTORCH_EXTENSION_NAME=k -isystem x "
+        "-D__CUDA_NO_HALF_OPERATORS__ --expt-relaxed-constexpr -gencode=arch=compute_90,code=compute_90 "
+        "-gencode=arch=compute_90,code=sm_90 --compiler-options -fPIC -std=c++17 -c k.cu -o k.o",
+        "--generate-dependencies-with-compile --dependency-output k.o.d -DPy_LIMITED_API=0x03090000 -isystem x "
+        "--compiler-options=-fPIC --expt-relaxed-constexpr -static-global-template-stub=false -use_fast_math "
+        "-DFLASHINFER_ENABLE_F16 -gencode=arch=compute_90a,code=sm_90a -DNDEBUG -O3 -std=c++17 -c k.cu -o k.o",
     ],
 )  # fmt: skip
 def test_what_frameworks_ask_for_is_understood(text: str) -> None:

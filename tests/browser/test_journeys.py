@@ -68,12 +68,13 @@ def test_why_a_lookup_missed_and_what_a_toolchain_changed(
 ) -> None:
     _another_toolchain(compiled_store)
     page.goto(dashboard)
-    missed = page.get_by_role("link", name=re.compile("^Not in the log before: ")).first
+    missed = page.get_by_role("link", name="Not in the log before", exact=True)
     expect(missed).to_be_visible(timeout=WAIT_MS)
     at_rest(page)
     act(page, "Misses", missed)
-    expect(page.get_by_role("heading", name="Decisions")).to_be_visible(timeout=WAIT_MS)
-    expect(page).to_have_url(re.compile("part=History"))
+    expect(page).to_have_url(re.compile("part=Log"), timeout=WAIT_MS)
+    expect(page.get_by_role("radio", name="Decisions")).to_be_checked(timeout=WAIT_MS)
+    expect(page.get_by_role("cell", name="miss", exact=True).first).to_be_visible(timeout=WAIT_MS)
 
     page.goto(f"{dashboard}/architectures")
     expander = page.locator("summary").filter(has_text="Compare toolchains")

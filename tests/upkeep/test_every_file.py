@@ -125,6 +125,8 @@ NOT_CHECKED = {
     "cleaned": "empty; only its time counts",
     "maintenance_lock": "its content means nothing",
     "jobs_lock": "its content means nothing",
+    "proofs": "proved again if unreadable",
+    "runs": "reports of runs, left out if unreadable",
 }
 
 

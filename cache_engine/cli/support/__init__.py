@@ -94,7 +94,7 @@ def _prepare_output() -> None:
 
 @contextmanager
 def reporting(job: Path | None) -> Iterator[Reporter | None]:
-    """With a job file, yields the reporter that writes it, and records the error that ends the body.
+    """With a job file, yields the reporter that writes the file, and records an error that ends the ``with``'s body.
 
     Without a job file, yields ``None``. SIGTERM cancels a job in the same way as Ctrl-C.
     """
@@ -129,7 +129,7 @@ def open_cache(
 ) -> Cache:
     """Opens the store.
 
-    With ``packs_suffice``, opens only the packs if the settings name some and the store has no directory.
+    With ``packs_suffice``, if the settings name packs and the store does not exist, opens only the packs.
 
     A verb that only reads must not create a store, or a mistyped name would show an empty store. Such a verb reads the
     store also where caching is switched off. ``optional`` is for a verb that works without a store: a missing store is
@@ -155,7 +155,7 @@ def open_cache(
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Turns the error of opening a file that is missing, or whose folder is missing, into ``UsageError``."""
+    """In the ``with``, opening a file that is missing, or whose folder is missing, raises ``UsageError``."""
     try:
         yield
     except FileNotFoundError as error:
@@ -174,7 +174,7 @@ def emit(document: Any, as_json: bool, print_text: Callable[[], None], failed: o
 
 
 def _print_paged(print_text: Callable[[], None]) -> None:
-    """Prints a text. If it is longer than the terminal's screen, shows it in the pager: ``PAGER``, else ``less``."""
+    """Prints a text; one longer than the terminal's screen is shown in a pager: that of ``PAGER``, else ``less``."""
     ctx = click.get_current_context(silent=True)
     is_plain = ctx is None or given(ctx).get(NO_PAGER) or os.environ.get("TERM") in {None, "dumb"}
     if is_plain or not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -200,7 +200,7 @@ class _Screen(io.StringIO):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Ignores that the reader of a pipe went away; any other failure to write becomes an ``OSError``."""
+    """In the ``with``, ignores that the reader of a pipe has closed it; other failures to write become ``OSError``."""
     try:
         yield
         sys.stdout.flush()
@@ -217,7 +217,7 @@ class Size(click.ParamType[int]):
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """The number that ``value`` says; fails if it says none that is allowed."""
         if isinstance(value, int):
             return value
         if not re.fullmatch("[0-9]{1,40}", value):
@@ -231,7 +231,7 @@ class Span(click.ParamType[float]):
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds."""
+        """The span of time that the text ``value`` says, in seconds; fails for a text that says none."""
         if isinstance(value, float):
             return value
         match = re.fullmatch("([0-9]{1,9})([smhd])", value)
@@ -247,7 +247,7 @@ class Days(click.FloatRange):
         super().__init__(0)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The days."""
+        """The number of days that the text ``value`` says; fails for a text that says none."""
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}[smhd]", value):
             return Span().convert(value, param, ctx) / 86_400
         return float(super().convert(value, param, ctx))
@@ -257,7 +257,7 @@ class Amount(click.FloatRange):
     """A number in a range; ``nan`` is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """The number that ``value`` says; fails if it says none that is allowed."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
@@ -265,7 +265,7 @@ class Amount(click.FloatRange):
 
 
 def json_option(verb: _F) -> _F:
-    """Gives a verb ``--json``."""
+    """Adds the option ``--json`` to a verb."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
 
 
@@ -291,14 +291,14 @@ def job_option(verb: _F) -> _F:
 
 
 def last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
-    """Yields decorators last to first, so that help shows their options in the order given."""
+    """Yields the given decorators, the last first, so that help shows their options in the order given."""
     return iter(decorators[::-1])
 
 
 def only_with(option: str, is_given: object, names: tuple[str, ...], *, instead: str = "") -> None:
     """Raises ``UsageError`` if one of the options ``names`` is given and ``is_given`` is false.
 
-    The error says that they need ``option`` or, if that is empty, that they do not go with ``instead``.
+    The error says that ``names`` need ``option`` or, if that is empty, that they do not go with ``instead``.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -322,7 +322,7 @@ def shape_options(verb: _F) -> _F:
 
 
 def table_options(verb: _F, *, required: bool = True) -> _F:
-    """Gives a verb the argument and options of the problems of a model or a table; see ``wanted_of``.
+    """Adds to a verb the argument and options that name the problems of a model or a table.
 
     With ``required`` false, a command line may leave the model out.
     """
@@ -397,7 +397,7 @@ def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
-    """The remaining values of ``problem_options``, named as the parameters of ``Cache``."""
+    """The family, compiler and config in the values of ``problem_options``, by the names of ``Cache``'s parameters."""
     config = asked["config"]
     if config is not None and config.endswith(".toml"):
         raise UsageError(f"--config {config!r} is no config of a kernel; a settings file is given by --settings-file")

@@ -32,7 +32,7 @@ _MOST_KEYS = 200  # of more, only the first two digits are offered
 def _completer(offer: Callable[[click.Context, str], Iterable[str]]) -> Completer:
     """Makes a completer from a function that lists names.
 
-    It offers the names that begin with the text typed. If the function fails, it offers nothing.
+    The completer offers the names that begin with the text typed. If the function fails, it offers nothing.
     """
 
     def complete(ctx: click.Context, incomplete: str, parameter: click.Parameter) -> list[CompletionItem]:  # noqa: ARG001
@@ -112,4 +112,4 @@ COMPLETERS: dict[str, Completer] = {
     "table": models,
     "key": keys,
 }
-"""The completer of each parameter, by its name; the same for all verbs."""
+"""The completer of each parameter, by the parameter's name; a name has the same completer in all verbs."""

@@ -47,7 +47,7 @@ def _note(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def global_options() -> list[click.Option]:
-    """The global options. Each stores its value in what ``given`` returns."""
+    """The options that every verb takes; each stores its value in the dictionary that ``given`` returns."""
     path = click.Path(path_type=Path)
     return [
         click.Option(

@@ -35,6 +35,6 @@ def print_refused(refused: Sequence[Refused], fate: str) -> None:
 
 
 def print_unknown(entries: int) -> None:
-    """Says on standard error how many entries were left out because only another version reads them."""
+    """Prints on standard error how many entries were left out, because only another version reads them."""
     if entries:
         print(f"left out: {counted(entries, 'entry', 'entries')} of another format version", file=sys.stderr)

@@ -38,7 +38,7 @@ def targets_option(verb: _F) -> _F:
 
 
 def only_targets_option(verb: _F, help_text: str = "Only this target, or targets of this chip (repeatable).") -> _F:
-    """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: only kernels for these targets are used."""
+    """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: the verb uses only kernels for these targets."""
     return click.option("--arch", "archs", multiple=True, callback=_run_by, help=help_text)(verb)
 
 

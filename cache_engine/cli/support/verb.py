@@ -21,7 +21,7 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.gpu"
 UNTARGETED = "cache_engine.untargeted"
-"""Keys of a click context's ``meta``, under which ``--device`` and a missing ``--arch`` are noted."""
+"""Keys of a click context's ``meta``: one for the value of ``--device``, one to note a missing ``--arch``."""
 
 
 ARGUMENTS = {
@@ -41,14 +41,14 @@ ARGUMENTS = {
 
 
 class _Takes(click.Command):
-    """A command that takes the global options, except those whose names it uses itself, and whose help has examples."""
+    """A command with examples in its help, and with the global options whose names it does not use itself."""
 
     examples: tuple[str, ...] = ()
     argument_texts: Mapping[str, str] = ARGUMENTS
     program = "gemm-cache"
 
     def take_global_options(self) -> None:
-        """Adds the global options."""
+        """Adds the options that every verb takes, except those whose names the verb uses itself."""
         own = {name for parameter in self.params for name in parameter.opts}
         self.global_options = [option for option in global_options() if not own & set(option.opts)]
         self.params += self.global_options
@@ -63,7 +63,7 @@ class _Takes(click.Command):
         return [(p.make_metavar(ctx), self.argument_texts.get(p.name or "", "")) for p in arguments]
 
     def complete(self, completers: Mapping[str, Completer]) -> None:
-        """Lets a shell complete the parameters with these names."""
+        """Gives each parameter named in ``completers`` its completer, by which a shell completes the value."""
         for parameter in self.params:
             if parameter.name in completers:
                 completer = partial(completers[parameter.name], parameter=parameter)
@@ -94,7 +94,7 @@ class _Takes(click.Command):
 class LazyVerbs(MutableMapping[str, click.Command]):
     """Verbs by name.
 
-    A verb's module is imported when the verb is first used, because each needs few of the others' imports.
+    The module of a verb is imported when the verb is first used, because most verbs need few of the others' imports.
 
     Args:
         modules: for each verb, the name of the module that defines it as ``NAME_verb``.
@@ -180,7 +180,7 @@ class Verb(_Takes):
         done: what exit code 0 means.
         failed: what exit code 1 means.
         missing: what is missing at exit code 3; empty for a verb that needs nothing.
-        completers: for parameters whose name has another meaning in other verbs.
+        completers: the completers of parameters whose names have another meaning in other verbs.
         argument_texts: the help of arguments, by name, where the text in ``ARGUMENTS`` does not fit.
     """
 
@@ -229,7 +229,7 @@ class Verb(_Takes):
 
 
 def _say_target(default: str) -> None:
-    """Prints which target was used by default. Called after the verb succeeded: an error must stay one line."""
+    """Prints which target was used by default; called only after the verb succeeded, as an error must be one line."""
     from cache_engine.gpu.probe import local_arch
 
     if local_arch() is None:

@@ -23,7 +23,7 @@ _FLAGS = (
     "no-display-error-number no-err-no", "keep-device-functions", "source-in-ptx src-in-ptx",
     "generate-line-info lineinfo", "device-debug G", "debug g", "extensible-whole-program ewp",
     "allow-unsupported-compiler", "no-host-device-initializer-list nohdinitlist",
-    "no-host-device-move-forward nohdmoveforward", "no-align-double",
+    "no-host-device-move-forward nohdmoveforward", "no-align-double", "forward-unknown-to-host-compiler",
 )  # fmt: skip
 _VALUES = (
     "gpu-architecture arch", "gpu-code code", "generate-code gencode", "std", "optimize O", "define-macro D",

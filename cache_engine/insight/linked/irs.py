@@ -27,7 +27,7 @@ TTIR, TTGIR, LLIR = "TTIR", "TTGIR", "LLIR"
 
 
 def read_mlir(name: str, text: str) -> PaneText:
-    """Reads MLIR text: its lines without the locations at their ends, linked to the source by these."""
+    """Reads MLIR text: its lines without the locations at their ends, which link the lines to the source."""
     raw = lines_of(text)
     aliases = {found["name"]: found["value"] for line in raw if (found := _ALIAS.match(line))}
     known: dict[str, Chain] = {"": ()}
@@ -62,7 +62,7 @@ def _mlir_chain(value: str, aliases: Mapping[str, str], depth: int) -> Chain:
 
 
 def read_llvm(text: str) -> PaneText:
-    """Reads LLVM IR text: its lines without the references to debug nodes, linked to the source by these."""
+    """Reads LLVM IR text: its lines without the references to debug nodes, which link the lines to the source."""
     raw = lines_of(text)
     nodes: dict[str, dict[str, str]] = {}
     for line in raw:
@@ -119,7 +119,7 @@ _DEBUG_LABEL = re.compile(r"^\s*\$L__(?:tmp|func_begin|func_end)\d+:\s*$")
 
 
 def read_ptx(text: str) -> tuple[PaneText, list[int]]:
-    """Reads PTX: its lines without line directives, and for each line of ``text`` its number afterwards.
+    """Reads PTX: its lines without line directives; and for each line of ``text``, its number among those lines.
 
     Numbers count from 1; 0 stands for a line that was removed.
     """
@@ -161,7 +161,7 @@ def _path(found: re.Match[str]) -> str:
 
 
 def _chain(found: re.Match[str], files: dict[str, str], seen: dict[tuple[str, ...], Chain]) -> Chain:
-    """The source places of a line directive: its own, and that of the call, if the code was inlined.
+    """The source places of a line directive: the line that it names and, if the code was inlined, that of the call.
 
     If the call was itself inlined, an earlier directive names its places.
     """

@@ -1,7 +1,8 @@
 """The linked code of a kernel, ours or another framework's.
 
-A store's CUBINs have no line tables. So to view a kernel's links, it is compiled once more with line tables. These hold
-for the stored kernel if both have the same machine code, byte by byte: docs/decisions/0016-lines-on-request.md.
+A store's CUBINs have no line tables. So to view a kernel's links, the kernel is compiled once more with line tables.
+The tables hold for the stored kernel if both have the same machine code, byte by byte:
+docs/decisions/0016-lines-on-request.md.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Pane
 
 
 def registers_of(cubin: bytes) -> str:
-    """The registers in use at each line, as nvdisasm prints them; empty if nvdisasm cannot."""
+    """The text in which nvdisasm prints the number of registers in use at each line; empty if nvdisasm fails."""
     from cache_engine.compilers.disassembly import live_registers
 
     try:
@@ -137,7 +138,7 @@ _HEAD = re.compile(r"//\s*\|\s*GPR\s*\|")
 
 
 def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> PaneText:
-    """Reads disassembled machine code, and its links.
+    """Reads disassembled machine code, and the links of its lines to source and PTX.
 
     Args:
         text: the output of ``nvdisasm -c -gi -gp``. Without ``-gi -gp``, it has no links.
@@ -170,7 +171,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
 
 
 def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
-    """The number of general registers that hold a value at each line; empty if the two texts do not match."""
+    """The number of general registers that hold a value at each line; empty if ``printed`` is of other code."""
     if not printed or _HEAD.search(printed) is None:
         return ()
     counts = [
@@ -191,7 +192,7 @@ def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
 # Nothing is compiled, and no file is opened that a location names: it is only text.
 
 Read = Callable[[Part], bytes | Failure]
-"""A function that reads the bytes of one part."""
+"""A function that reads the bytes of one part of an entry, or returns why it cannot."""
 
 _MLIR = {"ttir": TTIR, "ttgir": TTGIR}
 # In the order in which they are made.
@@ -235,7 +236,7 @@ def _place_in_order(part: Part) -> tuple[int, int]:
 
 
 def _text(part: Part, text: str) -> tuple[PaneText, Sequence[int]]:
-    """Reads one text; for PTX also returns the line numbers of ``read_ptx``."""
+    """Reads one text; the second result has the new line numbers of PTX, as ``read_ptx`` returns them, else nothing."""
     suffix = _suffix(part)
     if suffix in _MLIR:
         return read_mlir(_MLIR[suffix], text), ()

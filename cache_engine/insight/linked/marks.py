@@ -105,7 +105,7 @@ def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tuple[int, int] | None:
-    """The first and last line, from 1, of the loop that multiplies.
+    """The first and last line, counted from 1, of the loop that multiplies; ``None`` if there is none.
 
     It is the smallest loop with at least half as many multiplications as the loop with the most.
     """
@@ -122,7 +122,7 @@ def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tupl
 
 
 def _loops(language: str, lines: Sequence[str]) -> list[tuple[int, int]]:
-    """The loops of a text: from a label to a jump back to it."""
+    """The first and last line of each loop of a text: from a label to a jump back to the label."""
     if language == "mlir":
         return _regions(lines)
     if language not in _LABELS:
@@ -141,7 +141,7 @@ def _loops(language: str, lines: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _regions(lines: Sequence[str]) -> list[tuple[int, int]]:
-    """The loops of MLIR: from ``scf.for`` to the brace at the same indent."""
+    """The first and last line of each loop of MLIR: from ``scf.for`` to the brace at the same indent."""
     found = []
     opened: list[tuple[str, int]] = []
     for number, line in enumerate(lines, 1):
@@ -153,7 +153,7 @@ def _regions(lines: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def folds_of(language: str, lines: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """The first and last line, from 1, of each block of declarations that is at least three lines long."""
+    """The first and last line, counted from 1, of each block of declarations that is at least three lines long."""
     pattern = _DECLARATIONS.get(language)
     if pattern is None:
         return ()
@@ -198,9 +198,10 @@ class PaneText:
     """A text as read by the reader of its language.
 
     Attributes:
-        name: such as ``"PTX"``; the name of its pane.
+        name: the name of the text's pane, such as ``"PTX"``.
         language: ``cuda``, ``python``, ``ptx``, ``sass``, ``mlir``, ``llvm``.
-        chains: the source of each line; empty if the text has no line information.
+        chains: for each line, its place in the source, and the places into which it was inlined; empty if the text has
+            no line information.
         ptx: for each line of machine code, the PTX line that it was made from, counted from 1; 0 if unknown.
         registers: the number of general registers that hold a value at each line; 0 for a line without an instruction.
     """
@@ -257,14 +258,14 @@ class Linked:
 
 
 def linked(texts: Iterable[PaneText], notes: Iterable[str] = ()) -> Linked:
-    """Makes a view of these texts. A line of another file than the kernel's own is linked to the line that calls it."""
+    """Makes a view of ``texts``; a line from another file than the kernel's own is linked to the line that calls it."""
     texts = list(texts)
     own = _own_file(texts)
     return Linked(tuple(_pane(text, own) for text in texts), tuple(notes))
 
 
 def _own_file(texts: Sequence[PaneText]) -> str:
-    """The kernel's own file: the one that is outermost in most chains."""
+    """The kernel's own source file: the one that is outermost in most chains."""
     outermost = Counter(chain[-1][0] for text in texts for chain in text.chains if chain)
     return outermost.most_common(1)[0][0] if outermost else ""
 

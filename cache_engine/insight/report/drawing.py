@@ -25,7 +25,7 @@ _RING = 440
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One horizontal bar: its name, its length, the length as text, and whether it is drawn in a muted colour."""
+    """One horizontal bar: its name, the number that its length shows, that number as text, and whether it is muted."""
 
     name: str
     value: float
@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one series: one for each column of a figure."""
+    """One series of a figure: its name, and one value for each group of columns."""
 
     name: str
     values: Sequence[float]
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The roofline of a chip: ``slope`` times x, but at most ``top``; and the points below it."""
+    """The roofline of a chip: ``slope`` times x, but at most ``top``; and the points drawn below that line."""
 
     name: str
     slope: float
@@ -226,7 +226,7 @@ def _ring(roles: Roles, stages: int, top: float) -> list[str]:
 
 
 def _groups(walk: Walk, top: float) -> list[str]:
-    """Draws the first three groups and the last. A tile has the colour of the block, of three, that computes it."""
+    """Draws the first three groups of rows and the last; the colour of a tile shows the block that computes it."""
     numbers = [*range(1, min(walk.groups, 3) + 1), *([walk.groups] if walk.groups > 3 else [])]
     shown, step, drawn = max(1, min(walk.tiles, _MOST_OF_A_GROUP)), (_RING - 8) / 4, []
     wide = 0.85 * step / shown

@@ -116,7 +116,7 @@ def _command(cache: Cache, *keys: str) -> str:
 
 
 def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The texts of a kernel by part; and for each part that cannot be shown, the reason."""
+    """Two dictionaries: the texts of a kernel by part, and the reason for each part that cannot be shown."""
     texts, missing = {}, {}
     for part in parts:
         try:
@@ -135,7 +135,7 @@ def _rows(rows: Sequence[dict[str, str]]) -> Table:
 
 
 def _instructions(mix: InstructionMix) -> Figure:
-    """A figure of the instructions by class; the most frequent others are muted."""
+    """A figure of a kernel's instructions by class; the most frequent ones without a class are drawn muted."""
     from cache_engine.compilers.disassembly import OTHER
 
     named = {name: count for name, count in mix.classes.items() if name != OTHER}

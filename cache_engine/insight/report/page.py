@@ -154,7 +154,7 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A list of properties with their names."""
+    """A list of properties: names, and values as text."""
 
     values: Mapping[str, str]
 
@@ -204,7 +204,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence."""
+    """A sentence of the report."""
 
     words: str
 
@@ -214,7 +214,7 @@ Part = Facts | Table | Figure | Paragraph | Command | Note
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Parts under a heading."""
+    """The parts of a report under one heading."""
 
     heading: str
     parts: tuple[Part, ...]
