@@ -149,8 +149,9 @@ class Pack:
     def made_with(self) -> Mapping[Provenance, int]:
         """The provenance of the entries (compiler, machine), with the number of entries of each, most frequent first.
 
-        The part ``made with`` of the pack says this; it is not compared with the entries. A pack of an older program has
-        no such part; then its first 10,000 records are read. Entries are sorted by key, which is a hash, so these are a random sample.
+        The part ``made with`` of the pack says this; it is not compared with the entries. A pack of an older program
+        has no such part; then its first 10,000 records are read. Entries are sorted by key, which is a hash, so these
+        records are a random sample.
 
         Raises:
             OSError: when the disk fails.

@@ -71,7 +71,7 @@ def texts(data: bytes) -> Iterator[bytes | None]:
 
 OPEN, FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 LARGEST_BYTES = 2**28
-"""The largest file of lines that is read, in bytes: 256 times the size at which a writer starts a new file."""
+"""The largest file of lines that is read, in bytes; writers start a new file long before this size."""
 
 
 class UnknownSnapshot(ValueError):
