@@ -26,7 +26,7 @@ from cache_engine.process import renew_after_fork
 
 _log = Log(__name__)
 CLOSE_S = 5.0
-"""The longest wait, in seconds, for running work when its queue is closed.
+"""The longest time, in seconds, that closing a queue waits for its running work.
 
 The wait is limited, because a signal handler may have interrupted code that this work waits for.
 """
@@ -105,9 +105,9 @@ class BackgroundQueue:
         return True
 
     def settle(self, timeout_s: float = math.inf) -> bool:
-        """Waits until all work that was put before this call is done; returns whether that was so before the timeout.
+        """Waits until all work that was put before this call is done; returns whether it was done before the timeout.
 
-        For work that repeats, one step is enough.
+        Work that repeats counts as done after one more step.
         """
         if self.is_idle:
             return True
@@ -152,7 +152,7 @@ class BackgroundQueue:
         return self._working > 0
 
     def _start_thread(self) -> bool:
-        """Starts another thread if the limit allows it; returns whether the queue has a thread."""
+        """Starts another thread if the limit of threads allows it; returns whether the queue has any thread now."""
         if not self._has_thread() or self._working < self._most_threads:
             with suppress(RuntimeError):  # this process may have no more threads
                 self._threads.append(Thread(self._work))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """The scope of a problem: one result, one request, or every such request."""
+    """The scope of an error: it affects one result, one request, or every request of this kind."""
 
     WARNING = "warning"
     ERROR = "error"

@@ -1,4 +1,4 @@
-"""Opens files that a user names, and checks who else may change a file."""
+"""Opens files that a user names, and checks whether other users may change a file."""
 
 from __future__ import annotations
 

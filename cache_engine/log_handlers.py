@@ -10,7 +10,7 @@ _ROOT = "cache_engine"
 
 
 def configure(asked: str) -> None:
-    """Prints messages of a level and above. Calling it again changes the level and the form."""
+    """Prints log messages of the level ``asked`` and above; another call changes the level, and text or JSON."""
     level, _, form = asked.partition(":")
     logger = logging.getLogger(_ROOT)
     handler = next((each for each in logger.handlers if isinstance(each, _Handler)), None)

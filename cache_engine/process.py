@@ -125,7 +125,7 @@ def holds(lock: threading.RLock) -> bool:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all of it; a terminal or pipe that another process has made non-blocking is waited for."""
+    """Writes all of ``data``; waits for a terminal or pipe that another process has made non-blocking."""
     import select  # no hit needs it
 
     rest = memoryview(data)
@@ -205,7 +205,7 @@ class OwnFile:
         self.close()
 
     def __del__(self) -> None:
-        """Closes a file that no reference can close any more, because it may be locked."""
+        """Closes the file when no reference to this object is left, because an open file may still hold a lock."""
         if getattr(self, "_is_open", False):
             self.close()
 

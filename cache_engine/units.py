@@ -87,7 +87,7 @@ def counted(count: int, one: str, several: str | None = None) -> str:
 
 
 def human_age(seconds: float) -> str:
-    """A time span as text: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``.
+    """A past time as text, from its age in seconds: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``.
 
     A negative age (clock jump) is "just now".
     """

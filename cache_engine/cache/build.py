@@ -1,4 +1,4 @@
-"""Makes a kernel after a miss: its artifact from a selection, its record and the measurement of its speed."""
+"""Makes a kernel after a miss: from a selection its artifact, and then its record and the measurement of its speed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
 
 
 def compile_of(selection: Selection) -> Compile:
-    """The properties of a selection from which the time of its compile is predicted."""
+    """The properties of the selected kernel from which its compile time is predicted."""
     from cache_engine.usage.compile_time import Compile
 
     s = selection

@@ -98,7 +98,7 @@ class Cache:
 
     @cached_property
     def _proofs(self) -> Proofs:
-        """The proofs of faster families on this machine's GPUs."""
+        """The proofs that faster families compute correctly on this machine's GPUs."""
         from cache_engine.cache.proving import Proofs
 
         return Proofs(
@@ -189,8 +189,8 @@ class Cache:
         """As ``get_or_compile``, for a caller such as ``matmul`` that launches the kernel for exactly this problem.
 
         So it may also return an ``exact`` kernel, which is wrong for any other m, if this store has measured that it is
-        faster. Until a faster family is proved on this GPU, a kernel of a plain family is returned, and its ``better``
-        is ready when the other one serves; see the setting ``prove``.
+        faster. A new family serves only after test kernels of it have computed correct results on this GPU (setting
+        ``prove``). Until then, a kernel of a plain family is returned; its ``better`` is ready when the other serves.
 
         Args:
             wait_ms: as for ``get_or_compile``; but if no stored kernel can serve, the handle of the compile is
@@ -206,9 +206,9 @@ class Cache:
         return msgspec.structs.replace(got, better=proved)
 
     def _proved(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
-        """The request to serve now, and a handle of the kernel that serves once it is proved on this GPU.
+        """The request to serve now, and a handle of the kernel that will serve once its family is proved on this GPU.
 
-        The same request and ``None`` where no proof is needed; see ``Proofs.served``.
+        Returns ``asked`` itself and ``None`` if the family needs no proof, is proved, or cannot be proved here.
         """
         if self.selector.select(*asked).family.name in TO_PROVE or self.exact_kernels.measured(asked) is not None:
             return self._proofs.served(asked)
@@ -239,9 +239,9 @@ class Cache:
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
         config: KernelConfig | None = None,
     ) -> Selection:  # fmt: skip
-        """The choice for a problem, and its key: the kernel that ``get_or_compile`` would return.
+        """The family, config, compiler and key that ``get_or_compile`` would choose for a problem.
 
-        See ``Selector.select``.
+        Compiles nothing, and raises as ``Selector.select``.
         """
         return self.selector.select(self.targeted(problem), family, compiler, config)
 
@@ -328,7 +328,7 @@ class Cache:
         return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
 
     def _timings_there(self) -> Timings | None:
-        """The measurements; ``None`` if the store has none. Takes one disk access."""
+        """The measurements of this store's kernels; ``None`` if the store has none. Takes one disk access."""
         there = "timings" in self.__dict__ or (self._store is not None and self._store.layout.timings.is_dir())
         return self.timings if there else None
 
@@ -362,7 +362,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer of the index to a question from ``index.queries``; raises ``IndexUnavailable``."""
+        """The result of ``question``, a function of ``index.queries``; raises ``IndexUnavailable``."""
         self.index.sync()
         return self.index.query(question, *arguments, **options)
 
@@ -412,7 +412,7 @@ class Cache:
             return attrgetter(place)(self)
 
     def count(self) -> tuple[int, int]:
-        """The number of entries, and the bytes they take on disk."""
+        """The number of entries in the store, and the bytes that they take on disk together."""
         from cache_engine.upkeep.cleanup import count
 
         return count(self.layout)

@@ -1,7 +1,7 @@
-"""The entry in the log of decisions for a miss: its cause, as far as the store shows it now, and the choice of config.
+"""Logs a miss in the log of decisions: its cause, as far as the store shows it now, and the choice of config.
 
-A hit calls nothing here. A miss compiles for 0.1 s or more, and this takes a thousandth of that. Causes that only the
-past shows are worked out when the log is read.
+A hit calls nothing here. A miss compiles for 0.1 s or more, and logging takes a thousandth of that. Causes that only
+earlier lines of the log show are found when the log is read (``model.decision.Causes``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _other_config(store: DiskStore, selector: Selector, selection: Selection) ->
 
 
 def _runner_up(selector: Selector, selection: Selection) -> tuple[str, float | None]:
-    """The config that was second best, and by how much it is slower; empty if there was no choice."""
+    """The second best config, and its extra time as a share of the best one's; empty and ``None`` without a choice."""
     chosen = (selection.family.name, selection.config)
     ranked: list[tuple[float, tuple[str, KernelConfig]]] = []
     if selection.config_from == COST_MODEL:

@@ -1,4 +1,4 @@
-"""Measured history: the configs that were fastest for a problem, on the local GPU or on a named one.
+"""The measured history: the configs that were fastest for a problem, on the local GPU or on a named one.
 
 Only verified timings count, and only the latest of each config. Timings of the same problem with another m count too,
 if that m is at most twice or half as large; nearer m come first. A tile divides twice the rows in much the same way,
@@ -65,9 +65,9 @@ class History:
         self._lock = threading.Lock()
 
     def rankings(self, problem: GemmProblem) -> Sequence[list[Measurement]]:
-        """The timings for each measured m near the problem's, the nearest m first.
+        """For each measured m near the problem's, the timings of its configs; the nearest m first.
 
-        Each list has the fastest config first.
+        Each list has the timing of the fastest config first.
         """
         by_m = self._by_m(problem)
         if not by_m:

@@ -70,7 +70,7 @@ class Switches:
     fusion: bool | None = None
 
     def in_force(self) -> Settings:
-        """The settings of an operator that sets no switch of its own."""
+        """The settings that these switches lead to, for an operator that sets no switch of its own."""
         return _in_force((None, None, None), _of_a_cache(self))
 
 
@@ -247,9 +247,9 @@ class GemmOperator:
         return self._counted(get)
 
     def _counted(self, get: Callable[[], _Got]) -> _Got:
-        """Calls ``get`` and returns its result.
+        """Calls ``get``, and counts the kernel that it returns in the operator's statistics.
 
-        Counts a kernel in the statistics, but not CuPy's product while one is compiled.
+        Does not count a product by CuPy that serves while a kernel is compiled.
         """
         started = time.perf_counter()
         try:
@@ -281,7 +281,7 @@ class GemmOperator:
             ```
 
         Args:
-            most: the number of last calls that are stored.
+            most: the largest number of calls that are stored: the last ones.
         """
         calls = OperatorCalls(most)
         self._profiles.append(calls)
@@ -332,12 +332,10 @@ class GemmOperator:
 
     @property
     def fusion(self) -> bool:
-        """Whether kernels apply the epilogue.
+        """Whether kernels apply the epilogue; if not, separate steps after the product apply it.
 
-        If not, separate steps after the product do, which helps to locate an error.
-
-        Then the product is rounded to C's type before the epilogue, and once more after it; a kernel that applies the
-        epilogue rounds once.
+        Separate steps help to find the cause of a wrong result. With them, the product is rounded to C's type before
+        the epilogue, and once more after it; a kernel that applies the epilogue rounds once.
         """
         return fuses(self._own.fusion)
 
@@ -351,7 +349,7 @@ class GemmOperator:
 
 
 def fuses(own: bool | None) -> bool:
-    """Whether kernels are to apply epilogues: as ``own`` says; if ``None``, as ``switches`` say; by default yes."""
+    """Whether kernels apply epilogues: as ``own`` says; if it is ``None``, as ``switches`` say; by default yes."""
     asked = switches.fusion if own is None else own
     return asked is not False
 
@@ -379,7 +377,7 @@ def _on_a_gpu() -> tuple[ModuleType, ModuleType, ModuleType]:
 
 
 def _of_a_cache(switched: Switches) -> tuple[object, ...]:
-    """The switches that decide which cache is used."""
+    """The values of those switches that decide which cache an operator uses."""
     return switched.enable_jit, switched.enable_caching, switched.cache_dir
 
 
@@ -420,7 +418,7 @@ def code_found(
     compiler: str | None,
     find: Callable[[], CompiledKernel | PendingKernel[CompiledKernel]],
 ) -> Code:
-    """The code of the kernel that ``find`` returns.
+    """The code to launch for the kernel that ``find`` returns.
 
     If compiling is switched off and no tier has a kernel, the code calls cuBLAS.
 

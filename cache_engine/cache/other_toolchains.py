@@ -1,4 +1,4 @@
-"""Kernels that other toolchains made; packs and the store say which toolchains these are.
+"""Finds kernels that other toolchains made: packs and the store name these toolchains.
 
 A key contains the build of the compiler. If this machine has another build, or no compiler, a key with the build that
 the pack names finds the pack's kernel. All other parts of the key (problem, config, template, flags, target) are those
@@ -48,13 +48,13 @@ class OtherToolchains:
 
     Safe to use from several threads.
 
-    Packs are read when a lookup first needs this. The store's first 10,000 records are read once in a process, when no
+    Packs are read when a lookup first needs them. The store's first 10,000 records are read once in a process, when no
     pack has a kernel.
 
     Attributes:
         packs: the open packs, in the order of the settings.
         refused: the reason for each pack that could not be opened.
-        useless: by path, the reason why an open pack can serve no kernel here; see ``pack_state.check_packs``.
+        useless: by path, the reason why an open pack can serve no kernel here; ``pack_state.check_packs`` sets it.
     """
 
     def __init__(self, packs: Sequence[Pack], store: DiskStore | None, refused: Sequence[str] = ()) -> None:
@@ -109,7 +109,10 @@ class OtherToolchains:
 
 
 def _by_compiler(stated: Iterable[Stated]) -> dict[str, tuple[Stated, ...]]:
-    """The toolchains by compiler, each once, as first named; without those that no key can contain."""
+    """The toolchains by compiler, each listed once, with the place that first named it.
+
+    Leaves out toolchains that no key can contain.
+    """
     found: dict[str, dict[ToolchainFingerprint, Stated]] = {}
     for each in stated:
         one = each.toolchain

@@ -39,14 +39,14 @@ MOST_WAIT_MS = 3_600_000
 _MOST_KEPT = 8192
 
 INSTALLED = "installed"
-"""The origin of a key's toolchain: it is installed here, not named by a pack or the store."""
+"""The origin of a key's toolchain if the toolchain is installed here; other keys name one of a pack or the store."""
 
 Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as for ``Selector.select``."""
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """The choice of family, config and compiler for a problem, without the build of the compiler."""
+    """The choice of family, config and compiler for a problem. It does not include the compiler's build."""
 
     problem: GemmProblem
     family: Family
@@ -56,7 +56,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct):
-    """The choice for a problem, and its key. Thousands are cached, so it is small.
+    """The family, config and compiler chosen for a problem, and the kernel's key. Small, since thousands are cached.
 
     Not frozen, because creating a frozen struct takes three times as long.
     """
@@ -103,7 +103,10 @@ class Selection(msgspec.Struct):
 
 
 class Selector:
-    """Makes selections. Parts that many keys have in common are hashed once, and the latest selections are cached."""
+    """Selects family, config, compiler and key for problems.
+
+    Parts that many keys have in common are hashed once, and the latest selections are cached.
+    """
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class Selector:
         Reads no entry. If keys may name other toolchains, it checks which of these keys a pack or the store has.
 
         Args:
-            family, compiler: either, both or neither; see ``_compiler_for``.
+            family, compiler: the names of a family and of a compiler; ``None`` to let the cache choose.
             missed: keys that were looked up and that no tier has.
 
         Raises:
@@ -174,7 +177,7 @@ class Selector:
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
     def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
-        """The same kernel made by another toolchain, if a pack or the store has it; else ``None``."""
+        """The selection of the same kernel by another toolchain, if a pack or the store has it; else ``None``."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
         return next((found for found in every if elsewhere.has(found.key)), None)
@@ -186,7 +189,7 @@ class Selector:
         return map(partial(self._keyed, choice), every)
 
     def better_here(self, asked: Request, selection: Selection) -> Selection | None:
-        """The selection with the compiler installed here, if a pack's kernel of another build serves; else ``None``."""
+        """The selection with the compiler installed here, if ``selection`` names another build; else ``None``."""
         if selection.is_compilable or not self._installed_first or selection.compiler in self._missing:
             return None
         return self.select_installed(*asked)
@@ -197,7 +200,7 @@ class Selector:
             self._keep(asked, selection)
 
     def _resolved(self, choice: _Choice, missed: Collection[CacheKey]) -> tuple[Selection, bool]:
-        """The selection for a choice, and whether it is final: its entry exists, or only one key is possible."""
+        """The selection for a choice, and whether it is final: its entry exists, or no other key is possible."""
         elsewhere = self._elsewhere
         if elsewhere is None:
             return self._keyed(choice, None), True
@@ -219,7 +222,7 @@ class Selector:
             return first, False
 
     def _here_or_packed(self, choice: _Choice, elsewhere: OtherToolchains, missed: Collection[CacheKey]) -> Selection:
-        """The selection for the compiler installed here; or for a build that packs name, if only that has an entry."""
+        """The selection with the installed compiler; or with a build that packs name, if only that has an entry."""
         here, packed = self._keyed(choice, None), elsewhere.of_packs(choice.compiler.name)
         if packed and not elsewhere.has(here.key):
             for stated in packed:
@@ -230,7 +233,7 @@ class Selector:
 
     @staticmethod
     def _loads(choice: _Choice, stated: Stated) -> bool:
-        """Whether the driver here can load a toolchain's kernels: not those of a newer major version of CUDA."""
+        """Whether the driver here can load a toolchain's kernels: it cannot if their major version of CUDA is newer."""
         made, here = (_cuda_major(one.version) for one in (stated.toolchain, choice.compiler.fingerprint()))
         if choice.compiler.name == "triton" or made <= here:
             return True
@@ -297,11 +300,11 @@ class Selector:
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
     ) -> _Choice | None:
-        """The choice by measurements in place of the cost model; ``None`` if there are too few.
+        """The choice by measurements in place of the cost model; ``None`` if there are too few measurements.
 
-        A time alone says nothing: the timings of a size must include one of the default family whose config was not
-        given by hand. Otherwise a bad config, if it were the only one timed, would always be used. Only timings with
-        the family's own compiler count, unless the caller asked for another.
+        One timing alone does not decide: the timings of a size must include one of the default family whose config was
+        not given by hand. Otherwise a bad config, if it were the only one timed, would always be used. Only timings
+        with the family's own compiler count, unless the caller asked for another.
         """
         for ranked in history.rankings(modelled.problem):
             if not any(
@@ -344,10 +347,10 @@ class Selector:
         return sorted({*points, *self.history.turning_points(problem, last)})
 
     def _check_available(self, choice: _Choice) -> None:
-        """Refuses a choice whose compiler is not installed, unless a pack or the store has kernels made by it.
+        """Checks that a choice's compiler is installed, or that a pack or the store has kernels made by it.
 
         Raises:
-            CompilerMissing: when so, because no key can be made.
+            CompilerMissing: when neither is the case, because then no key can be made.
         """
         try:
             self._keyed_if_installed(choice)
@@ -366,8 +369,8 @@ class Selector:
     def is_stale(self, record: Record) -> bool:
         """Whether no request here can hit the entry, because its compiler, template or flags differ from those here.
 
-        Fast math does not count, since any problem can ask for it. If the compiler that made the entry is not installed
-        here, this cannot be known, and the answer is no.
+        A difference in fast math makes no entry stale, since any problem can ask for fast math. If the compiler that
+        made the entry is not installed here, the result is false, because the compilers cannot be compared.
         """
         stated = None
         if self._elsewhere is not None and not self._installed_first:
@@ -388,11 +391,11 @@ class Selector:
         self, family: str, compiler: str, level: int, arch: str, fast_math: bool | None = None, *,
         stated: Stated | None = None,
     ) -> Components | None:  # fmt: skip
-        """The first key components for a family, compiler, level and target here; ``None`` if a name is unknown.
+        """The first key components here for a family, compiler, level and target; ``None`` if a name is unknown.
 
         Args:
             fast_math: as for ``GemmProblem``.
-            stated: a toolchain in place of the one installed here.
+            stated: a toolchain to name in place of the one installed here.
 
         Raises:
             CompilerMissing: when the compiler is not installed.
@@ -429,7 +432,7 @@ class Selector:
     def _prefix(self, family: Family, compiler: Compiler, arch: str, stated: Stated | None = None) -> KeyPrefix:
         """The key components that all kernels of a family, compiler with flags, and target have in common.
 
-        A toolchain that is stated replaces only the compiler's identity.
+        The toolchain ``stated``, if given, takes the place of the installed compiler's in these components.
         """
         identity = (family.name, compiler, arch, stated)
         prefix = self._prefixes.get(identity)
@@ -454,7 +457,7 @@ def _cuda_major(version: str) -> int:
 
 
 def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
-    """The compiler for a request that names a family, a compiler, both or neither. For neither it is that of CUDA C++.
+    """The compiler for a request: ``compiler`` if named, else one for the family, else the default one for CUDA C++.
 
     Raises:
         UsageError: when the compiler does not exist, or cannot compile the family.
@@ -473,7 +476,7 @@ def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
 
 
 def check_asked(problem: object, config: object) -> None:
-    """Refuses a problem or a config of the wrong type.
+    """Checks the Python types of a problem and of a config.
 
     Raises:
         UsageError: with the value that was given.
@@ -513,7 +516,10 @@ LOOK_AGAIN_S = 60.0
 _REPLACEABLE = (Specialisation.NK, Specialisation.BUCKETED)
 
 _Offer = tuple[Selection | None, float]
-"""The exact kernel, and when to look it up again: 0 if the store has it, infinity if there is no such kernel."""
+"""The exact kernel, and the time (``time.monotonic``) at which to look it up again.
+
+The time is 0 if the store has the kernel, infinity if there is no such kernel.
+"""
 
 
 class ExactKernels:
@@ -539,7 +545,7 @@ class ExactKernels:
         return None if look_at else exact
 
     def gone(self, asked: Request) -> None:
-        """Notes that the exact kernel was deleted, so that the ordinary selection serves again."""
+        """Remembers that a request's exact kernel was deleted, so that the selected kernel serves again."""
         exact, _ = self._kept.get(asked, (None, 0.0))
         self._kept[asked] = exact, time.monotonic() + LOOK_AGAIN_S
 
@@ -551,7 +557,7 @@ class ExactKernels:
         return self._measured(asked) if kept is None else kept[0]
 
     def _may_be_any(self) -> bool:
-        """Whether any exact kernel was timed. Read once."""
+        """Whether any exact kernel was timed; read from the measurements once."""
         if self._is_possible is None:
             history = self._selector.history
             self._is_possible = history is not None and history.has_exact

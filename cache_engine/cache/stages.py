@@ -30,7 +30,7 @@ class StageClock:
         self._on_stage = on_stage
 
     def __call__(self, stage: str) -> _Running:
-        """Times the body of a ``with`` as the given stage; the times of a stage that is entered again are added."""
+        """A context manager that times its body as the given stage; several times of one stage are added."""
         return _Running(stage, self.ms, self._on_stage)
 
 

@@ -29,8 +29,8 @@ class Preloaded(msgspec.Struct, frozen=True):
     """The result of ``Cache.preload``; ``str`` gives it as a sentence.
 
     Attributes:
-        loaded: the keys that are now in memory, each with the tier that had it: ``"memory"``, ``"pack"``, ``"disk"`` or
-            ``"remote"``.
+        loaded: the keys that are now in memory, each with the tier that had its kernel: ``"memory"``, ``"pack"``,
+            ``"disk"`` or ``"remote"``.
         missing: the keys that no tier has undamaged.
         no_room: the keys whose kernels do not fit in memory after those before them.
         loaded_bytes: the bytes of compiled code of ``loaded``.

@@ -16,10 +16,10 @@ from cache_engine.settings import FAST_MATH
 
 
 class Cuda(msgspec.Struct, frozen=True):
-    """The major versions of CUDA that may compile a kernel.
+    """The versions of CUDA that may compile a kernel.
 
     Attributes:
-        versions: the versions, best first.
+        versions: their major versions, best first.
         why: the reason why other versions are excluded, as a clause; empty if none is.
     """
 
@@ -28,11 +28,11 @@ class Cuda(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The output of a compile: CUBIN, PTX and log.
+    """The output of one compile: CUBIN, PTX, and the text that the compiler printed (log).
 
     Attributes:
-        shared_bytes: the dynamic shared memory of a launch, if the compiler decides it (Triton); ``None`` if the
-            family's template does.
+        shared_bytes: the bytes of dynamic shared memory that a launch needs, if the compiler decides them (Triton);
+            ``None`` if the family's template does.
         irs: the intermediate representations before PTX by name, such as ``ttgir``; only from a compiler
             ``with_lines``.
     """
@@ -49,9 +49,9 @@ class Compiler(Protocol):
 
     name: str
     takes: str
-    """The suffix of the templates that it compiles: ``.cu`` for CUDA C++, ``.py`` for Triton."""
+    """The suffix of the templates that the compiler takes: ``.cu`` for CUDA C++, ``.py`` for Triton."""
     flags: tuple[str, ...]
-    """All flags except the target. They are part of the key."""
+    """All flags of the compiler except the target. They are part of the key."""
 
     def with_flags(self, extra: tuple[str, ...]) -> Compiler:
         """The same compiler with further flags after its own. They are also part of the key.
@@ -77,12 +77,12 @@ class Compiler(Protocol):
         """The same compiler, with output that states the source line of each instruction.
 
         Use it to inspect code, never to fill a store: the CUBIN differs, and its key does not show this. The machine
-        code is the same (docs/decisions/0016-lines-on-request.md); code that relies on this must compare.
+        code is the same (docs/decisions/0016-lines-on-request.md); a caller that relies on this must compare it.
         """
         ...
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """A fingerprint of everything that can change its output, computed without loading the compiler.
+        """A fingerprint of everything that can change the compiler's output, computed without loading the compiler.
 
         Raises:
             CompilerMissing: when the compiler is not installed; the text says how to get it.
@@ -101,7 +101,7 @@ class Compiler(Protocol):
         """Compiles ``source`` for one target.
 
         Raises:
-            CompileError: when the compiler rejects the source; has the compiler's log.
+            CompileError: when the compiler rejects the source; the error has the compiler's log.
         """
         ...
 
@@ -147,7 +147,7 @@ _HIGHEST = f"-O{OPT_LEVELS[-1]}"
 
 
 def flags_at_level(flags: tuple[str, ...], level: int) -> tuple[str, ...]:
-    """The flags of a compiler, with ``level`` in place of the highest level of ptxas, which each compiler runs last."""
+    """The flags of a compiler with ``level`` in place of the highest optimisation level of ptxas, its last step."""
     return tuple(f"{flag.removesuffix(_HIGHEST)}-O{level}" if flag.endswith(_HIGHEST) else flag for flag in flags)
 
 

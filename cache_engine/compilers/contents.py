@@ -42,7 +42,7 @@ _MOST_BYTES = 1024 * 1024
 _SETTLED_NS = 2_000_000_000
 
 Known = dict[bytes, bytes]
-"""Digests by file identity, both as in the small file. Not by path: two names of one file share an identity."""
+"""Digests by file identity, both as bytes in the form of the small file. Two names of one file share an identity."""
 
 
 def identities(paths: Iterable[Path]) -> tuple[Identity, ...]:
@@ -60,7 +60,7 @@ def identities(paths: Iterable[Path]) -> tuple[Identity, ...]:
 
 
 def digests(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The SHA-256 (hex) of each file's content. Reads only files whose digest is not stored yet.
+    """The SHA-256 (hex) of each file's content, in the order of ``paths``. Reads only files without a stored digest.
 
     Raises:
         OSError: when a file cannot be read.
@@ -83,7 +83,7 @@ def digests(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 class WatchedFiles:
-    """Files, with their digest and their identities at the time of hashing."""
+    """Some files of a compiler, one digest of all of them, and their identities at the time of hashing."""
 
     def __init__(self, paths: Sequence[Path], digest: Callable[[], str]) -> None:
         """Hashes the files.
@@ -100,7 +100,7 @@ class WatchedFiles:
         self.digest = self._digest_now()
 
     def check_unchanged(self, whose: str) -> None:
-        """Refuses files replaced since they were hashed, e.g. by an upgrade while this process runs.
+        """Raises an error if a file was replaced since it was hashed, e.g. by an upgrade while this process runs.
 
         If only ctime changed, e.g. by a new hard link, the content decides.
 
@@ -293,7 +293,7 @@ def check_environment_unchanged() -> None:
     """Refuses to compile after an environment variable has changed.
 
     Raises:
-        CompilerMissing: when one has, because the kernel would be stored under the key of another environment.
+        CompilerMissing: when a variable has changed, because the key would name another environment.
     """
     if _environment_now() != environment_of_nvrtc():
         raise CompilerMissing(
@@ -355,7 +355,7 @@ def package_files(pattern: str, folder: str = "cu13") -> Iterator[Path]:
 
 
 def toolkit_files(cuda: int, pattern: str) -> Iterator[Path]:
-    """Files that match ``pattern`` in the toolkit of ``CUDA_HOME``, then in those of a version in ``/usr/local``."""
+    """Files that match ``pattern`` in the toolkit of ``CUDA_HOME``, then in toolkits in ``/usr/local``."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     installed = sorted(_LOCAL.glob(f"cuda-{cuda}*"), key=lambda path: (len(path.name), path.name), reverse=True)
     for toolkit in (*([Path(named)] if named else ()), *installed):

@@ -71,7 +71,7 @@ def warnings(log: str, resources: Resources) -> tuple[str, ...]:
 
 
 def excerpt(source: str, lines: Iterable[int]) -> str:
-    """The source around each of ``lines``, numbered; the lines themselves are marked ``>``."""
+    """The lines of the source around each of ``lines``, with numbers; ``lines`` themselves are marked ``>``."""
     text = source.splitlines()
     marked = [line for line in dict.fromkeys(lines) if 1 <= line <= len(text)][:_MOST_ERRORS]
     shown = {

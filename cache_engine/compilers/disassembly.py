@@ -43,10 +43,11 @@ _LABEL = re.compile(r"^(?P<label>\.L_x?_?\d+|\$\S+):")
 
 @dataclass(frozen=True, slots=True)
 class InstructionMix:
-    """The number of instructions in the code for each opcode, not how often they run.
+    """The number of instructions in a kernel's code for each opcode, not how often they run.
 
     Attributes:
-        opcodes: counts by opcode without its modifiers, most frequent first. Without NOP, which only fills the end.
+        opcodes: counts by opcode without its modifiers, most frequent first. Without NOP, which only fills the end of
+            the code.
     """
 
     opcodes: dict[str, int]
@@ -108,7 +109,7 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
     """The resources that the kernel in a CUBIN uses.
 
     Args:
-        log: the report of ptxas on the same compile; only this has the spills.
+        log: the report of ptxas on the same compile; only it states the register spills.
         dynamic_shared_bytes: the dynamic shared memory that the launch asks for; a CUBIN does not contain it.
 
     Raises:

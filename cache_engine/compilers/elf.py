@@ -38,8 +38,8 @@ _TARGET_AT = {b"\x33\x07": 0, b"\x41\x08": 8}
 def cubin_fault(image: bytes, arch: str) -> str | None:
     """The reason why these bytes are not code for a target such as ``sm_90a``; ``None`` if the header fits the target.
 
-    Only the number is compared, because not every ABI distinguishes ``sm_90a`` from ``sm_90`` in the flags. A target
-    that does not look like one of CUDA is not checked, because a later version may have others.
+    Only the number in the target's name is compared, because not every ABI distinguishes ``sm_90a`` from ``sm_90``. A
+    target whose name does not look like CUDA's is not checked, because a later version may have other names.
     """
     if not arch.startswith("sm_"):
         return None
@@ -73,8 +73,8 @@ def machine_of(data: bytes) -> int | None:
 class Function:
     """A kernel, or another function, in a CUBIN.
 
-    Values that the file does not state are ``None``. ``shared_bytes`` is only the static part: a CUBIN does not contain
-    what a launch adds. ``code_bytes`` is the size of the machine code.
+    Values that the file does not state are ``None``. ``shared_bytes`` is the static shared memory alone: a CUBIN does
+    not contain the dynamic part, which a launch adds. ``code_bytes`` is the size of the machine code.
     """
 
     name: str

@@ -45,7 +45,8 @@ class _Installation:
         """Refuses to compile if files were replaced or added since, such as by an upgrade while this process runs.
 
         Args:
-            preprocessed: the preprocessed source of this compile; it shows a new header that hides one in the key.
+            preprocessed: the preprocessed source of this compile; it names all headers that were read, so it shows a
+                new header that was found in place of one that the key has.
 
         Raises:
             CompilerMissing: when files changed, because the kernel would be stored under the key of another compiler.
@@ -78,37 +79,37 @@ class Nvcc:
         self._finding = Lock()
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvcc:
-        """The same compiler with more flags; see ``Compiler.with_flags``."""
+        """The same compiler with more flags after its own; they are also part of the key."""
         return Nvcc((*self.flags, *extra), self._cuda)
 
     def at_level(self, level: int) -> Nvcc:
-        """The same compiler at another level of ptxas; see ``Compiler.at_level``."""
+        """The same compiler at another optimisation level of ptxas, one of ``OPT_LEVELS``."""
         return Nvcc(flags_at_level(self.flags, level), self._cuda)
 
     def of_cuda(self, cuda: Cuda) -> Nvcc:
-        """The same compiler, from other versions of CUDA; see ``Compiler.of_cuda``."""
+        """The same compiler, from the first of these versions of CUDA that is installed."""
         return self if cuda == self._cuda else Nvcc(self.flags, cuda)
 
     def with_lines(self) -> Nvcc:
-        """The same compiler with line tables; see ``Compiler.with_lines``."""
+        """The same compiler, whose output states the source line of each instruction; use it only to inspect code."""
         return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of its programs, and of every header that it includes by default; see ``Compiler.fingerprint``.
+        """The fingerprint of NVCC: of the content of its programs and of every header that it includes by default.
 
-        To find these headers, it runs the host's preprocessor once in a process (0.1 s).
+        To find these headers, this runs the host's preprocessor once in a process (0.1 s).
         """
         return self._installation().fingerprint
 
     def load(self) -> None:
-        """Finds NVCC, and deletes the folders of killed compiles; see ``Compiler.load``."""
+        """Finds NVCC, and deletes the temporary folders of killed compiles."""
         self._installation()
         if not self._swept:
             self._swept = True
             sweep()
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Other threads can run meanwhile."""
+        """Compiles ``source`` for one target; raises ``CompileError``. Other threads can run meanwhile."""
         self.load()
         flags = (f"-arch={arch}", *self.flags)
         # With --keep, one run leaves both PTX and CUBIN.
@@ -119,7 +120,7 @@ class Nvcc:
             return Compiled(place.read("kernel.cubin"), place.read("kernel.ptx"), log.encode())
 
     def preprocess(self, source: str, arch: str) -> str:
-        """The source as ``cicc`` gets it, with all headers that NVCC always includes; see ``Compiler.preprocess``."""
+        """The preprocessed source as ``cicc`` gets it, with all headers that NVCC always includes."""
         self.load()
         flags = (f"-arch={arch}", *self.flags)
         with self._at_work(source, flags) as place:
@@ -128,7 +129,7 @@ class Nvcc:
 
     @contextmanager
     def _at_work(self, source: str, flags: tuple[str, ...]) -> Iterator[Workplace]:
-        """A folder that contains the source. An ``OSError`` of the disk becomes a ``CompileError``."""
+        """A context manager with a temporary folder that contains the source; ``OSError`` becomes ``CompileError``."""
         try:
             with workplace() as place:
                 place.write("kernel.cu", source.encode())
@@ -142,7 +143,7 @@ class Nvcc:
             ) from error
 
     def _run(self, place: Workplace, source: str, arch: str, arguments: tuple[str, ...]) -> str:
-        """Runs NVCC on ``kernel.cu``; returns its output."""
+        """Runs NVCC on ``kernel.cu`` in the folder; returns the text that it prints."""
         found = self._installation()
         code, log = _execute((str(found.nvcc), f"--compiler-bindir={found.host}", *arguments, "kernel.cu"), place)
         if code == 0:
@@ -211,7 +212,7 @@ def _find_nvcc(cuda: Cuda) -> Path:
 
 
 def _find_host_compiler() -> Path:
-    """The path of the C++ compiler with which NVCC preprocesses: that in ``NVCC_CCBIN``, else the first installed."""
+    """The path of the C++ compiler with which NVCC preprocesses: ``NVCC_CCBIN``, else the first one installed."""
     for name in filter(None, (os.environ.get("NVCC_CCBIN"), "g++", "clang++", "c++")):
         found = shutil.which(name)
         if found is not None:

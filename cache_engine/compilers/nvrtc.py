@@ -1,7 +1,8 @@
 """Calls NVRTC through ctypes. It compiles for all its targets, without a GPU.
 
-NVRTC's C interface is small. ctypes takes 10 ms and loads exactly the file that was fingerprinted. A Python binding
-takes more than 200 ms to import and may call another library of the same name: docs/decisions/0013-light-install.md.
+NVRTC's C interface is small. ctypes takes 10 ms to import and loads exactly the file that was fingerprinted. A Python
+binding takes more than 200 ms to import and may call another library of the same name:
+docs/decisions/0013-light-install.md.
 Source: NVRTC documentation, "Basic API"; every call returns 0 for success.
 """
 
@@ -86,30 +87,30 @@ class _Installation(msgspec.Struct, frozen=True):
         """Refuses to compile if files or environment variables have changed since.
 
         Raises:
-            CompilerMissing: when they have, because the kernel would be stored under the key of another compiler.
+            CompilerMissing: when one has changed, because the key would name another compiler.
         """
         self.files.check_unchanged("NVRTC")
         check_environment_unchanged()
 
     def check_loaded(self) -> None:
-        """Refuses a library that other code in this process loaded from this path before the file was replaced.
+        """Checks that the loaded library is the fingerprinted file, not one that had its path before.
 
         For a path that is already loaded, the dynamic loader returns the old library, even if the file has changed.
 
         Raises:
-            CompilerMissing: when so, because the loaded library is not the one that was fingerprinted.
+            CompilerMissing: when an older file is loaded, because the key would not fit its output.
         """
         with open("/proc/self/maps", encoding="utf-8") as maps:
             if any(line.rstrip("\n").endswith(f" {self.library} (deleted)") for line in maps):
                 raise CompilerMissing("NVRTC was replaced after this process had loaded it; restart the process")
 
     def check_companion(self) -> None:
-        """Refuses a companion library that other code in this process has loaded from another path.
+        """Checks that no other code in this process has loaded a companion library from another path.
 
         At its first compile, NVRTC has the loader find the companion by name, and gets one that is already loaded.
 
         Raises:
-            CompilerMissing: when so; the text names the other file.
+            CompilerMissing: when one is loaded; the text names its file.
         """
         # The file of a toolkit has the whole version in its name.
         named = re.compile(rf"/{re.escape(self.companion_name)}[.\s]")
@@ -171,7 +172,7 @@ def _path_of(function: object) -> Path:
 
 
 def _companion(library: Path, version: int, package: str) -> tuple[Path, tuple[int, int]]:
-    """The companion library, which NVRTC loads at its first compile, and the version of both."""
+    """The path of the companion library, which NVRTC loads at its first compile, and the version of both libraries."""
     found = [
         ((version, int(match[2])), library.with_name(name))
         for name in os.listdir(library.parent)
@@ -215,23 +216,23 @@ class Nvrtc:
         self._loading = Lock()
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvrtc:
-        """The same compiler with more flags; see ``Compiler.with_flags``."""
+        """The same compiler with more flags after its own; they are also part of the key."""
         return Nvrtc((*self.flags, *extra), self._cuda)
 
     def at_level(self, level: int) -> Nvrtc:
-        """The same compiler at another level of ptxas; see ``Compiler.at_level``."""
+        """The same compiler at another optimisation level of ptxas, one of ``OPT_LEVELS``."""
         return Nvrtc(flags_at_level(self.flags, level), self._cuda)
 
     def of_cuda(self, cuda: Cuda) -> Nvrtc:
-        """The same compiler, from other versions of CUDA; see ``Compiler.of_cuda``."""
+        """The same compiler, from the first of these versions of CUDA that is installed."""
         return self if cuda == self._cuda else Nvrtc(self.flags, cuda)
 
     def with_lines(self) -> Nvrtc:
-        """The same compiler with line tables; see ``Compiler.with_lines``."""
+        """The same compiler, whose output states the source line of each instruction; use it only to inspect code."""
         return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of the library and its companion, and the environment variables; see ``Compiler.fingerprint``."""
+        """The fingerprint of NVRTC: of the content of its two libraries, and of environment variables."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
@@ -241,7 +242,7 @@ class Nvrtc:
         return self._found
 
     def load(self) -> None:
-        """Loads the library that was fingerprinted; see ``Compiler.load``."""
+        """Loads the library that was fingerprinted; ``compile`` calls it."""
         self._loaded()
 
     def _loaded(self) -> ctypes.CDLL:
@@ -254,7 +255,7 @@ class Nvrtc:
             return self._library
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Other threads can run meanwhile, but a fork waits."""
+        """Compiles ``source`` for one target; raises ``CompileError``. Other threads can run; a fork waits."""
         options = (f"-arch={arch}", *self.flags)
         with unforked(), _program(nvrtc := self._loaded(), source) as program:
             given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
@@ -287,7 +288,7 @@ class Nvrtc:
             )
 
     def preprocess(self, source: str, arch: str) -> None:
-        """``None``: NVRTC cannot print preprocessed source; see ``Compiler.preprocess``."""
+        """``None``, because NVRTC cannot print preprocessed source."""
 
 
 @contextmanager

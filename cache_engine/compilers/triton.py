@@ -146,30 +146,30 @@ class Triton:
         self._idle = []
 
     def with_flags(self, extra: tuple[str, ...]) -> Triton:  # noqa: ARG002
-        """Raises ``UsageError``: the flags are for CUDA C++; see ``Compiler.with_flags``."""
+        """Raises ``UsageError``, because the flags that a user may add are for CUDA C++."""
         raise UsageError("Triton accepts no compiler_flags and no fast math; unset them, or leave out --fast-math")
 
     def at_level(self, level: int) -> Triton:
-        """The same compiler at another level of ptxas, with its own workers; see ``Compiler.at_level``."""
+        """The same compiler at another optimisation level of ptxas, with its own worker processes."""
         other = Triton()
         other.flags = flags_at_level(self.flags, level)
         return other
 
     def of_cuda(self, cuda: Cuda) -> Triton:  # noqa: ARG002
-        """The same compiler: Triton brings its own ptxas; see ``Compiler.of_cuda``."""
+        """The same compiler for all versions of CUDA, because Triton brings its own ptxas."""
         return self
 
     def with_lines(self) -> Triton:
-        """The same compiler with line tables and intermediate representations; see ``Compiler.with_lines``."""
+        """The same compiler, whose output has source lines and intermediate representations; only to inspect code."""
         other = Triton()
         other.flags = (*(_LINES if flag == _NO_LINES else flag for flag in self.flags), _DUMP)
         return other
 
     def preprocess(self, source: str, arch: str) -> None:
-        """``None``: Python has no preprocessor; see ``Compiler.preprocess``."""
+        """``None``, because Python has no preprocessor."""
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """A hash of every file that a compile may use, and of the worker program; see ``Compiler.fingerprint``."""
+        """The fingerprint of Triton: of every file that a compile may use, and of the worker program."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
@@ -179,15 +179,16 @@ class Triton:
         return self._found
 
     def load(self) -> None:
-        """Starts a worker for the next compile; see ``Compiler.load``."""
+        """Starts a worker process, so that the next compile need not wait for its start."""
         self._idle.append(self._worker())
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``.
+        """Compiles ``source`` for one target.
 
         Threads that compile at the same time use different workers.
 
         Raises:
+            CompileError: when Triton rejects the source.
             InfeasibleConfig: when the compiled kernel needs more shared memory than the target has.
             InvalidProblem: when Triton does not support the target.
         """
@@ -283,7 +284,7 @@ class _Worker:
             raise CompilerMissing(f"the key names {package}, but {hello['package']} was loaded; remove one of the two")
 
     def ask(self, question: dict[str, object]) -> dict[str, Any]:
-        """Sends a request; returns the worker's answer, or ``error`` and ``log`` if it fails or dies."""
+        """Sends a request; returns the worker's answer, which has ``error`` and ``log`` if it fails or dies."""
         import json
 
         os.truncate(self._printed, 0)
@@ -312,9 +313,9 @@ class _Worker:
         return {**answer, "log": f"{answer.get('log', '')}{printed}"}
 
     def dumped(self) -> tuple[tuple[str, str], ...]:
-        """The intermediate representations of the last compile, by name, if they were asked for.
+        """The intermediate representations of the last compile, as pairs of name and text, if they were asked for.
 
-        Each can be read once.
+        A second call returns none, because the first deletes them.
         """
         found = []
         for name in _DUMPED:

@@ -16,7 +16,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType
 
 BITS8, BITS16 = "8 bits", "16 bits"
-"""The types of elements whose meaning the array does not state, only their size."""
+"""The names for element types of which an array states the size and not the meaning."""
 
 # Types by kind and bytes, as in a typestr: for the types that NumPy knows, and for others (u, V).
 _BY_TYPESTR = {
@@ -53,7 +53,7 @@ _DL_CUDA = (2, 13)  # DLDeviceType: kDLCUDA, kDLCUDAManaged
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 ITEMSIZE = {**{dtype.value: dtype.itemsize for dtype in DType}, BITS8: 1, BITS16: 2}
-"""The bytes of an element, by type."""
+"""The bytes of one element, by the name of its type."""
 
 
 class Form(NamedTuple):
@@ -105,7 +105,7 @@ class ArrayView:
     owner: object = field(default=None, compare=False, repr=False)
 
     def extent(self) -> tuple[int, int]:
-        """The lowest address of its bytes, and the address after the highest."""
+        """The lowest address of the array's bytes, and the address after the highest."""
         low, high = _reach(self.form)
         return self.address + low, self.address + high
 
@@ -184,10 +184,10 @@ def read_interface(interface: Mapping[str, Any], name: str, owner: object = None
 
 @lru_cache(maxsize=4096)
 def _form(name: str, typestr: str, own: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Form:
-    """The layout from the values of an interface, cached by these values.
+    """The layout of an array from the values of its ``__cuda_array_interface__``; cached by these values.
 
     Args:
-        own: the array's own name for its type, for types that the interface has no name for.
+        own: the array's own name for its element type, used for types that the interface has no name for.
         strides: the strides, in bytes.
     """
     element = _BY_TYPESTR.get(typestr[1:]) if typestr[:1] in ("<", "|", "=") else None
@@ -265,7 +265,7 @@ def read_capsule(capsule: Any, name: str) -> ArrayView:
 
 
 def _refuse_without_memory(form: Form, name: str) -> None:
-    """Refuses an array at address 0, such as PyTorch's fake tensors, because a kernel would fault there."""
+    """Raises an error for an array at address 0, such as PyTorch's fake tensors, because a kernel would fault there."""
     if 0 not in form.shape:
         raise UsageError(
             f"{name} has no memory on a GPU (its address is 0), as a fake tensor of PyTorch; give a real array"

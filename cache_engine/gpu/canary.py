@@ -1,4 +1,4 @@
-"""Runs a canary: a kernel on operands whose product is exact, repeated, with guard bytes around what it may write."""
+"""Runs a canary (a test of a kernel): several launches on exact operands, with guard bytes around C."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import Launch
 
 REPEATS = 4
-"""The launches of one canary. All must give the same bits."""
+"""The number of launches of one canary; all must give the same bits of C."""
 _GUARD_BYTES = 64 * 1024
 _GUARD = 0xA5
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcome of a canary: the mistake, empty for none; and the seconds from the first launch to the last's end."""
+    """The outcome of a canary: the mistake (empty for none), and the seconds of all its launches together."""
 
     mistake: str
     gpu_s: float
@@ -39,7 +39,7 @@ class _Guarded:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the bytes around the array are as they were."""
+        """Whether no byte around the array has changed."""
         return bool((self._all[:_GUARD_BYTES] == _GUARD).all() and (self._all[self._end :] == _GUARD).all())
 
 
@@ -50,8 +50,8 @@ def run_canary(
     """Launches a kernel several times on one set of exact operands, and looks for a mistake.
 
     Args:
-        load: loads the kernel; each launch gives it a workspace.
-        watch: called with ``True`` before each launch, and with ``False`` when it has ended.
+        load: a function that loads the kernel, without a workspace of its own: the operands have one.
+        watch: a function called with ``True`` before each launch, and with ``False`` when the launch has ended.
 
     Raises:
         OutOfDeviceMemory: when the operands do not fit on the GPU.

@@ -106,7 +106,7 @@ def quantise(
 
 
 def _to_e8m0(wanted: Any) -> Any:
-    """The E8M0 codes of the values, rounded up to powers of two. Rows are padded with 0 to words of four codes."""
+    """The E8M0 codes of scales, rounded up to powers of two; rows are padded with 0 to words of four codes."""
     import numpy
 
     mantissa, exponent = numpy.frexp(wanted)
@@ -129,9 +129,9 @@ def scale_values(stored: Any, blocks: int) -> Any:
 
 
 def scaled(values: Any, stored: Any, height: int = 1) -> Any:
-    """Values × scales, where ``values`` is rows × k with a scale for each block of ``height`` rows.
+    """The product of values and their scales: ``values`` is rows × k, with a scale for each ``height`` × 128 block.
 
-    For NumPy or CuPy.
+    For arrays of NumPy or CuPy.
     """
     *outer, rows, k = values.shape
     of_rows = scale_values(stored, k // SCALE_BLOCK).repeat(height, axis=-2)[..., :rows, :]

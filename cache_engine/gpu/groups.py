@@ -15,7 +15,7 @@ from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, L
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """The number of rows of each group, for the kernel and for checks.
+    """The row counts: the number of rows of each group, for the kernel and for checks.
 
     Attributes:
         array: an int32 for each group, on the GPU, which the kernel reads.
@@ -27,7 +27,7 @@ class GroupCounts:
 
 
 def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[int, slice]]:
-    """For each group, the index of the matrix of A and C that has its rows, and the range of its rows there.
+    """For each group, the index of the matrix of A and C that has its rows, and the range of its rows in that matrix.
 
     Counts are clamped as kernels clamp them: a count below 0 is 0, and a group ends at m at the latest.
     """
@@ -43,10 +43,10 @@ def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[in
 
 
 def given_counts(counts: Any, *, check: bool) -> GroupCounts:
-    """The caller's counts: an array on the GPU, or numbers, which are copied to the GPU on the current stream.
+    """The caller's row counts as ``GroupCounts``; numbers are copied to the GPU on the current stream.
 
     Args:
-        check: whether to read counts that are on the GPU, which waits for it.
+        check: whether to read counts that are on the GPU, to check them; this waits for the GPU.
 
     Raises:
         UsageError: when the counts are not a row of integers, or on the GPU not int32.
@@ -69,7 +69,7 @@ def given_counts(counts: Any, *, check: bool) -> GroupCounts:
 
 @lru_cache(maxsize=64)
 def _check_element(dtype: Hashable) -> None:
-    """Refuses all types of CuPy, NumPy or PyTorch except int32.
+    """Raises an error unless a dtype of CuPy, NumPy or PyTorch is int32.
 
     Cached, as formatting NumPy's type takes a microsecond.
     """
@@ -79,7 +79,7 @@ def _check_element(dtype: Hashable) -> None:
 
 
 def check_counts(problem: GemmProblem, counts: Sequence[int]) -> None:
-    """Checks counts whose values are known.
+    """Checks the row counts of groups against the problem.
 
     Raises:
         UsageError: when the rows of a group are below 0 or above m, or when the groups share m rows and the sum is not
@@ -110,7 +110,7 @@ def plan_groups(
 
     Args:
         b: groups × k × n.
-        counts: the layout of the counts, an int32 for each group.
+        counts: the layout of the row counts, an int32 for each group.
         bias: groups × n.
 
     Raises:

@@ -87,7 +87,7 @@ def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
 
 
 class Startable(Protocol):
-    """A kernel that can be launched; it has the name of its function and its problem."""
+    """A kernel that can be launched: the name of its function, its problem, and a call that starts it."""
 
     name: str
     problem: GemmProblem
@@ -98,7 +98,7 @@ class Startable(Protocol):
 
 
 class LoadedKernel:
-    """A kernel loaded on a GPU, with the device memory through which its blocks exchange sums."""
+    """A kernel loaded on a GPU, with its workspace: device memory through which its blocks exchange accumulators."""
 
     def __init__(
         self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None, *,
@@ -107,13 +107,13 @@ class LoadedKernel:
         """Loads compiled code, unless ``function`` was already loaded from it.
 
         Args:
-            has_workspace: whether it has a workspace of its own; else each launch gives one, of zeroes, which the
-                kernel leaves ready for a launch that comes after it.
+            has_workspace: whether to allocate a workspace here; else the operands of each launch have one, filled with
+                zeroes. The kernel leaves it filled with zeroes, ready for the next launch.
 
         Raises:
             GpuRequired: when there is no GPU.
             UsageError: when the code is for another target.
-            OutOfDeviceMemory: when the GPU has no memory for the sums that blocks exchange.
+            OutOfDeviceMemory: when the GPU has no memory for the workspace.
         """
         require_gpu("launching a kernel")
         import cupy
@@ -163,7 +163,7 @@ class LoadedKernel:
         self._function(self._grid, self._block, tuple(arguments), shared_mem=self._shared_bytes)
 
     def _map(self, box: Box, operand: Any) -> Any:
-        """An operand's tensor map, cached for its last addresses."""
+        """The tensor map of an operand; the maps for its last addresses are cached."""
         from cache_engine.gpu import tensor_map  # only few kernels need it
 
         address = tensor_map.address_of(operand)
@@ -189,7 +189,8 @@ def random_operands(problem: GemmProblem, seed: int | None = None, *, exact: boo
 
     Args:
         seed: a number that gives the same operands again; by default they differ each time.
-        exact: whether A, B, C and the bias are a few eighths (for int8, whole), so that sums are exact in any order.
+        exact: whether A, B, C and the bias are small multiples of 1/8 (for int8, integers), so that sums are exact in
+            any order.
 
     Raises:
         OutOfDeviceMemory: when the operands do not fit on the GPU.

@@ -38,7 +38,7 @@ class MatmulPlan:
 class ArrayForms:
     """The arguments of ``plan_matmul`` that many calls have in common.
 
-    Plans are cached by its identity: see ``asked_alike``.
+    Plans are cached by the identity of this object, so ``asked_alike`` makes one object for equal values.
     """
 
     dtype: DType | None
@@ -78,8 +78,9 @@ def plan_matmul(
             bits, tf32 in fp32.
         out_dtype: the type of C; by default that of ``out``, else the default for the inputs.
         epilogue: the steps applied to the product.
-        kind: a problem whose values, except the sizes, the planned problem gets; its types and epilogue are given as
-            well. By default the layout is that of the arrays, and other values are the defaults of ``GemmProblem``.
+        kind: a problem from which the planned problem takes all values except the sizes; give its types and epilogue
+            as the other arguments too. By default the layout is that of the arrays, and other values are the
+            defaults of ``GemmProblem``.
         a_scales, b_scales: the layouts of the scales of A and of B: both or neither. With them, B is stored n × k.
 
     Raises:
@@ -161,7 +162,7 @@ def _layout(form: Form) -> str | None:
 
 
 def _layout_asked(name: str, form: Form, own: str | None, asked: Layout, *, folded: bool = False) -> str | None:
-    """The layout that the operator needs, if the operand has it; ``None`` if the operand has neither layout.
+    """The layout of an operand, if it is the one that the operator needs; ``None`` if the operand has no known layout.
 
     Raises:
         UsageError: when the operand has the other layout. Copying it at every call would be slow and hide the mistake.
@@ -190,7 +191,7 @@ def _element(a: Form, b: Form, asked: DType | None) -> DType:
 
 
 def _meaning(name: str, element: str, asked: DType | None) -> DType:
-    """The element type for arrays whose own element name is ``element``, when the caller asked for ``asked``."""
+    """The element type of an array that states ``element``, if the caller asked for ``asked``."""
     raw = element in (BITS8, BITS16)
     if asked is None:
         if raw:
@@ -227,7 +228,7 @@ def _check_bias(bias: Form, n: int, dtype: DType) -> None:
 
 
 def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
-    """The blocks that have scales, from the shape of B's scales: a row for each column of B, or each 128 columns."""
+    """The kind of scales, from the shape of B's scales: they have a row for each column, or each 128 columns, of B."""
     if a is None and b is None:
         return Scales.NONE
     if a is None or b is None:
@@ -241,7 +242,7 @@ def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
 
 
 def _check_scales_asked(given: Scales, asked: Scales) -> None:
-    """Checks that scales are given if and only if the operator has scales; their shapes show their blocks."""
+    """Checks that a call gives scales if and only if the operator has scales, and for the same blocks."""
     if asked and not given:
         raise UsageError(f"the operator's operands have scales, {asked}; give a_scales and b_scales")
     if given and not asked:
@@ -261,7 +262,7 @@ def _check_scales(name: str, scales: Form, shape: tuple[int, ...]) -> None:
 
 
 def _bits(dtype: DType) -> str | None:
-    """The name for elements of a type in arrays that have no name for it; ``None`` if they have one."""
+    """The name, by size alone, of a type that arrays have no name for; ``None`` if they have one."""
     names = {DType.BF16: BITS16, DType.FP8_E4M3: BITS8, DType.FP8_E5M2: BITS8}
     return names.get(dtype)
 

@@ -34,11 +34,11 @@ class Allocator(Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """The bytes in use."""
+        """The bytes of the pool that are in use."""
         ...
 
     def total_bytes(self) -> int:
-        """The bytes taken from the driver."""
+        """The bytes that the pool has taken from the driver, in use or not."""
         ...
 
     def n_free_blocks(self) -> int:
@@ -103,8 +103,8 @@ class Allocation:
     Attributes:
         at: the time, in seconds since 1970.
         size_bytes: the bytes requested.
-        in_use_bytes: the bytes of the pool in use on the current GPU after it.
-        is_failed: whether there was not enough memory.
+        in_use_bytes: the bytes of the pool that were in use on the current GPU after the request.
+        is_failed: whether there was not enough memory for the request.
     """
 
     at: float
@@ -177,7 +177,7 @@ class DeviceMemoryPool:
         """A CuPy pointer to ``size_bytes`` bytes, which are freed when nothing refers to the pointer any more.
 
         Raises:
-            OutOfDeviceMemory: when there is not enough; the text has the bytes requested and the bytes free.
+            OutOfDeviceMemory: when there is not enough memory; the text has the bytes requested and the free bytes.
         """
         from cupy.cuda.memory import OutOfMemoryError
 
@@ -216,7 +216,7 @@ class DeviceMemoryPool:
             yield self
 
     def statistics(self) -> PoolStatistics:
-        """The memory that the pool has now, and counts since its creation."""
+        """The memory that the pool has now, and counts of requests since the pool was created."""
         self._apply_limit()
         allocator = self._allocator
         in_use = allocator.used_bytes()
@@ -237,7 +237,7 @@ class DeviceMemoryPool:
         return before - self._allocator.total_bytes()
 
     def _apply_limit(self) -> None:
-        """Sets the limit for every device on the current device, once, and again if the limit has changed."""
+        """Applies the limit ``every_limit`` to the current device, unless it was already applied with this value."""
         limit = self._every_limit.size_bytes
         if limit is not None and self._applied.get(gpu := self._current()) != limit:
             self._applied[gpu] = limit

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Later(Protocol):
-    """A kernel that is being compiled, and takes the place of another when it is ready."""
+    """A kernel that is being compiled, and replaces another kernel when it is ready."""
 
     @property
     def ready(self) -> bool:
@@ -36,7 +36,7 @@ class Later(Protocol):
 
 
 Tell = Callable[[str, "Later | None"], object]
-"""A function called with the name of the kernel that serves, and with the kernel that will take its place, if any."""
+"""A function called with the name of the kernel that serves, and with the kernel that will replace it, or ``None``."""
 
 # The number of kernels ready to launch; and of loaded codes, because kernels of one CacheKey share their code.
 _KERNELS_PER_GPU, _LIGHT_PER_GPU, _CODES_PER_GPU = 512, 8192, 256
@@ -76,19 +76,20 @@ def multiply(
     fusion: bool = True, watch: Watch | None = None, stream: Any | None = None, tell: Tell | None = None,
     counts: GroupCounts | None = None, scale_result: float = 1.0,
 ) -> Any:  # fmt: skip
-    """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
+    """Starts ``activation(alpha · A · B + beta · out + bias)`` on a stream; returns ``out``, or a new array.
 
     The plan is made once for each combination of the arrays' layouts. Each call checks their addresses, GPU, stream,
     and the streams that may still write to them.
 
     Args:
-        find: called when a kernel is needed for the first time.
+        find: a function that finds a kernel's code, called when the kernel is first needed.
         found_by: everything besides the problem that the result of ``find`` depends on.
-        fusion: whether the kernel applies the epilogue; otherwise separate steps do, see ``gpu.products``.
-        watch: measures the launch.
+        fusion: whether the kernel applies the epilogue; otherwise separate steps after it do (``gpu.products``).
+        watch: measures the time of the launch.
         stream: the stream; by default the current one.
-        tell: called once in each call, with the kernel that serves.
-        counts: the rows of groups, see ``cache_engine.grouped_matmul``; only without ``kind`` and with ``fusion``.
+        tell: a function called once in each call, with the name of the kernel that serves.
+        counts: the number of rows of each group, as for ``cache_engine.grouped_matmul``; only if ``asked`` has no
+            ``kind``, and with ``fusion``.
         scale_result: the factor for a C of fp8.
 
     Raises:
@@ -159,7 +160,7 @@ def prepare(
 
 
 class Wanted:
-    """A problem by which kernels are looked up.
+    """A problem as the value by which loaded kernels are looked up.
 
     Its hash is computed once, since hashing takes as long as ten look-ups.
     """
@@ -195,7 +196,7 @@ _wanted = lru_cache(maxsize=4096)(Wanted)
 
 
 def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, out: ArrayView | None) -> None:
-    """Checks counts whose values are known, and the address of the array of counts."""
+    """Checks the row counts of groups, if their values are known, and the address of their array on the GPU."""
     if counts.known is not None:
         from cache_engine.gpu.groups import check_counts  # here, because few callers need it
 
@@ -219,7 +220,7 @@ class Ready:
 
 
 class Make(NamedTuple):
-    """Makers of what is launched: of a kernel, as ``LoadedKernel``, and of a product where no kernel is ready."""
+    """Two functions that make what is launched: a kernel, such as ``LoadedKernel``; without one, a product."""
 
     kernel: Callable[[bytes, str, Launch, GemmProblem, Any], Startable]
     product: Callable[[GemmProblem], Startable]
@@ -228,18 +229,18 @@ class Make(NamedTuple):
 _codes: Resident[Any] = Resident(_CODES_PER_GPU, synchronize)
 _kernels: Resident[Ready] = Resident(_KERNELS_PER_GPU, synchronize)
 light_kernels: Resident[Ready] = Resident(_LIGHT_PER_GPU, synchronize)
-"""Kernels made by another ``Make``, which have no memory of their own on a GPU: of many m at once."""
+"""Kernels without a workspace of their own, made with a given ``Make``; so kernels for many m can be loaded at once."""
 
 
 def unload() -> set[int]:
-    """Unloads all kernels, after waiting for their GPUs; returns the GPUs that ever had a kernel."""
+    """Unloads all kernels, after waiting until their GPUs are idle; returns the GPUs that ever had a kernel."""
     return _kernels.clear() | light_kernels.clear() | _codes.clear()
 
 
 def _kernel(
     wanted: Wanted, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool, tell: Tell | None
 ) -> Startable:
-    """The kernel for a problem, ready to launch; each stream has its own, because launches of one must not overlap.
+    """The kernel for a problem, ready to launch; each stream has its own, as launches of a kernel must not overlap.
 
     Counts the request if the kernel is already loaded; otherwise ``find`` counts it.
     """
@@ -257,13 +258,15 @@ def _kernel(
 
 
 def ready_kernel(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make | None = None) -> Ready:
-    """The kernel under a key, which is loaded at the first call, and when a better one is ready; counts the call.
+    """The loaded kernel for a key; it is loaded at the first call, and again when a better kernel is ready.
+
+    Counts the request if the kernel was already loaded; otherwise ``find`` counts it.
 
     Args:
-        key: what is wanted, what else ``find`` depends on, and what else the kernel does: one with memory of its own
-            is for one stream.
-        make: makes what is launched, one of ``light_kernels``; by default a ``LoadedKernel`` with memory of its own,
-            and CuPy's product.
+        key: the problem, everything else that the result of ``find`` depends on, and, for a kernel with its own
+            workspace, the stream.
+        make: makes a kernel of ``light_kernels``, without a workspace; by default a ``LoadedKernel`` with its own
+            workspace is made, and CuPy multiplies if no kernel is ready.
     """
     ready = (_kernels if make is None else light_kernels).find(gpu, key)
     if ready is None or (ready.better is not None and ready.better.ready):
@@ -273,7 +276,7 @@ def ready_kernel(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, m
 
 
 def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make | None) -> Ready:
-    """Loads a kernel that is not loaded yet, or that takes the place of a loaded one."""
+    """Loads a kernel that is not loaded yet, or that replaces a loaded one; returns the loaded kernel."""
     asked, is_loaded, kept = key[0].problem, True, _kernels if make is None else light_kernels
     make = make or Make(LoadedKernel, _by_cupy)
 
@@ -321,7 +324,7 @@ def _by_cupy(problem: GemmProblem) -> Startable:
 
 
 def operands_of(plan: MatmulPlan, views: Views, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Operands:
-    """The kernel's operands: the arrays themselves, or copies of them."""
+    """The operands of the kernel: the arrays in place, or copies of those that the plan says to copy."""
     a, b, _, bias, of_a, of_b, counts = views
     layout = plan.problem.layout
     operands = Operands(_operand(a, plan.copy_a, layout[0]), _operand(b, plan.copy_b, layout[1]), c, alpha, beta)
@@ -419,7 +422,7 @@ def stream_of(given: Any) -> Any:
 
 
 def on_stream(handle: int) -> AbstractContextManager[Any]:
-    """Makes a stream, given as its handle, the current one in a ``with``; does nothing where it is."""
+    """Makes the stream with this handle the current one in a ``with``; does nothing if it already is."""
     import cupy
 
     return _NOTHING if cupy.cuda.get_current_stream().ptr == handle else _stream_of_handle(handle)

@@ -94,7 +94,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @cache
 def gpu() -> DeviceFingerprint | str:
-    """The first GPU; or, as text, the reason why there is none to use."""
+    """The fingerprint of the first GPU; or, as text, the reason why no GPU can be used."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -127,7 +127,7 @@ def _numbered(number: int) -> DeviceFingerprint:
 
 
 def _fingerprint(driver: ctypes.CDLL, number: int) -> DeviceFingerprint:
-    """The GPU with a number, as CUDA counts. The driver is initialised."""
+    """The fingerprint of the GPU with this number, as CUDA counts; the driver must be initialised."""
     device = ctypes.c_int()
     driver.cuDeviceGet(ctypes.byref(device), number)
 
@@ -170,7 +170,7 @@ def pci_bus_id() -> str | None:
 def driver_cuda() -> tuple[int, int] | None:
     """The newest version of CUDA that the driver supports, as (major, minor); ``None`` without a driver.
 
-    It does not initialise the driver: after that, a forked child could not use the GPU.
+    The driver is not initialised, because a child forked after that could not use the GPU.
     """
     version = ctypes.c_int()
     with suppress(OSError, AttributeError):
@@ -184,9 +184,10 @@ def gpu_extra() -> str:
 
 
 def choose(number: int) -> DeviceFingerprint:
-    """Makes one GPU the only one that this process sees, so that timings, targets and memory are of this GPU.
+    """Makes one GPU the only one that this process sees; returns its fingerprint.
 
-    Call it before any use of the driver, which reads the environment once. ``number`` counts the GPUs that
+    Then timings, targets and memory are those of this GPU. Call this before any use of the driver, which reads the
+    environment once. ``number`` counts the GPUs that
     ``CUDA_VISIBLE_DEVICES`` names, or else all; see the CUDA C++ Programming Guide, "CUDA Environment Variables".
 
     Raises:
@@ -221,7 +222,7 @@ def local_arch() -> str | None:
 
 
 def require_gpu(what: str) -> DeviceFingerprint:
-    """The first GPU, after checking that CuPy can launch kernels on it.
+    """The fingerprint of the first GPU, after checking that CuPy can launch kernels on it.
 
     Raises:
         GpuRequired: when there is no GPU; the text says what needed it, and why there is none.

@@ -19,8 +19,8 @@ class Unfused:
     """A kernel without an epilogue, then the epilogue in separate steps. Called like a ``LoadedKernel``.
 
     The product is rounded to C's type, as by every kernel without an epilogue. The steps compute in the type of the
-    sums, and their result is rounded again. A kernel with the epilogue rounds once. So the two may differ by one unit
-    in the last place of the product, times alpha, and by the effect of the activation on this.
+    accumulators, and their result is rounded again. A kernel with the epilogue rounds once. So the two results may
+    differ by one unit in the last place of the product, times alpha, and by the effect of the activation on this.
     """
 
     def __init__(self, kernel: Startable, epilogue: Epilogue) -> None:
@@ -70,8 +70,8 @@ _AS_IT_LIES = (DType.FP16, DType.FP32, DType.FP64)
 class ByCupy:
     """C = A · B without an epilogue, by CuPy, which multiplies with cuBLAS. Called like a ``LoadedKernel``.
 
-    If C is fp8, it applies the epilogue before rounding. Types that CuPy does not know are converted to fp32, integers
-    to fp64, in which their sums are exact. This makes it slower than a kernel, and needs device memory.
+    If C is fp8, it applies the epilogue before rounding. Operands of types that CuPy does not know are converted to
+    fp32, integers to fp64, in which their sums are exact. Converting takes time and device memory.
     """
 
     name = "cuBLAS, by CuPy"

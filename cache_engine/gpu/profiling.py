@@ -1,4 +1,4 @@
-"""Profiles of operators: sums over calls, and single calls with their time on the GPU, measured with CUDA events."""
+"""Profiles of operators: counts over all calls, and single calls with their GPU time, measured by CUDA events."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class OperatorStatistics:
             ``"remote"``, or ``"compiled"``. A call whose kernel is already loaded on the GPU gets none.
         compiles: the number of these kernels that were compiled.
         refused: the number of errors in place of a kernel, such as ``NotCached``.
-        get_ms: the milliseconds of getting all kernels, including compiling and waiting for other processes.
-        compile_ms: the milliseconds of these that were spent compiling.
+        get_ms: the sum of the milliseconds of getting kernels, including compiling and waiting for other processes.
+        compile_ms: the part of ``get_ms`` that was spent compiling.
     """
 
     calls: int = 0
@@ -72,7 +72,7 @@ class ProfilerCounts:
             self._get_ms += get_ms
 
     def read(self) -> OperatorStatistics:
-        """The sums so far."""
+        """The counts so far."""
         with self._lock:
             kernels = dict(self._kernels)
             return OperatorStatistics(
@@ -81,7 +81,7 @@ class ProfilerCounts:
 
 
 class Watch:
-    """Starts a kernel between two CUDA events on the current stream. For one launch."""
+    """Measures one launch: starts a kernel between two CUDA events on the current stream."""
 
     def __init__(self) -> None:
         self.kernel: Startable | None = None

@@ -56,7 +56,7 @@ class Reference:
 
 
 def tolerance(problem: GemmProblem) -> float:
-    """The largest relative error of a result that counts as correct."""
+    """The largest relative error with which a result still counts as correct."""
     allowed = _TOLERANCE[problem.output]
     return max(allowed, _TOLERANCE[DType.FP16]) if problem.dtype in _COARSE else allowed
 
@@ -103,8 +103,9 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
 def wrong_elements(problem: GemmProblem, operands: Operands, before: Any) -> int:
     """The number of elements of C that are not the exact value, rounded once to C's type.
 
-    For operands that ``random_operands`` made exact, so that a right kernel leaves no element wrong. GELU is not exact;
-    with it, elements count that are beyond the tolerance. Rows of C that belong to no group must be as before.
+    Use it with operands that ``random_operands`` made exact, for which a correct kernel has no wrong element. GELU is
+    not exact: with it, only elements beyond the tolerance count as wrong. Rows of C that belong to no group must not
+    change.
 
     Args:
         before: C before the launch.
@@ -132,12 +133,12 @@ def wrong_elements(problem: GemmProblem, operands: Operands, before: Any) -> int
 
 
 def bits_of(array: Any) -> Any:
-    """The bytes of a contiguous array of at least two axes, row by row: NaN equals itself there."""
+    """The bytes of a contiguous array of two or more axes, row by row; compared as bytes, NaN equals itself."""
     return array.view("uint8")
 
 
 def _expected(problem: GemmProblem, operands: Operands, before: Any) -> Iterator[tuple[int, slice, Any]]:
-    """The exact value of C in parts: the index of the matrix, the rows, and their elements; see ``largest_error``."""
+    """The exact value of C in parts that fit in memory: the index of the matrix, the rows, and their exact elements."""
     import cupy
 
     _cublas_library()

@@ -44,7 +44,7 @@ class TensorMap:
     box: tuple[int, ...]
 
     def check(self) -> None:
-        """Checks the rules of the driver.
+        """Checks the driver's rules for tensor maps.
 
         Raises:
             UsageError: when a rule is broken; the text names the first.

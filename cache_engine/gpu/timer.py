@@ -37,9 +37,9 @@ class Timing:
         max_rel_error: the largest error against CuPy in higher precision, relative to the largest element of C.
         verified: whether that error is within tolerance and every element was written.
         seed: the seed of the random operands.
-        reference: the name of the program that computed the same, such as cuBLAS, timed in turn with the kernel;
+        reference: the name of the program that computed the same, such as cuBLAS, timed alternately with the kernel;
             ``None`` without one.
-        no_reference: the reason why there is none.
+        no_reference: the reason why there is no reference.
         reference_median_us: the reference's median time, in microseconds.
         speed_ratio: the reference's median divided by the kernel's: above 1, the kernel is faster.
         sm_clock_mhz: the clock of the SMs just after the last launch; ``None`` if it cannot be read.
@@ -116,12 +116,12 @@ def time_kernel(
 
 
 def time_in_turn(kernels: Sequence[LoadedKernel], budget_us: float = _BUDGET_US) -> list[Timing]:
-    """Times kernels of one problem in turn, so that a clock that changes meanwhile changes it for all of them.
+    """Times kernels of one problem alternately, so that a change of the GPU's clock affects all of them alike.
 
-    Each is checked first, on the same operands, and launched at least 20 times.
+    Each kernel is first checked on the same operands, then launched at least 20 times.
 
     Args:
-        budget_us: the time of all launches of the slowest kernel, if it can be launched so often.
+        budget_us: the microseconds for all launches of the slowest kernel, unless 20 launches take longer.
 
     Raises:
         OutOfDeviceMemory: when the operands do not fit on the GPU.
@@ -158,9 +158,9 @@ def _timing(
 def _launch_times_us(
     launches: Sequence[Callable[[], None]], l2_bytes: int, budget_us: float = _BUDGET_US, fewest: int = _FEWEST
 ) -> list[list[float]]:
-    """The times of each of ``launches`` in microseconds. They run in turn, each with a cold L2 cache.
+    """For each of ``launches``, its times in microseconds; they run alternately, each with a cold L2 cache.
 
-    They are queued without waiting, so that the GPU is busy from the first to the last.
+    All are queued without waiting, so that the GPU is busy from the first to the last.
     """
     import cupy
 
@@ -199,7 +199,7 @@ def _profiled(launch: Callable[[], None]) -> None:
 
 
 def repeats_within(once_us: float, budget_us: float = _BUDGET_US) -> int:
-    """The number of launches that fit a time budget, but at least and at most fixed numbers."""
+    """The number of launches that fit in ``budget_us``, if one takes ``once_us``; limited from below and above."""
     return max(_FEWEST, min(_REPEATS, int(budget_us / max(once_us, 1.0))))
 
 

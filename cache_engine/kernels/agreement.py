@@ -26,10 +26,10 @@ _LEAST_FREEDOM = 2
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A timing and its prediction.
+    """The timing of one config, and the cost model's prediction for it.
 
     Attributes:
-        problem: a value that is equal for timings that may be compared with each other.
+        problem: a value that is equal for timings that may be compared: of one problem on one device.
     """
 
     problem: Hashable
@@ -44,10 +44,10 @@ class Correction:
     """The correction of the predictions for a family's configs with one tile, from their timings.
 
     Attributes:
-        ratio: measured time over predicted time, relative to the other configs of the same problems. It is a mean over
-            the timings and, to be careful with few, over four more values of exactly 1.
+        ratio: measured time over predicted time, relative to the other configs of the same problems. It is the mean
+            of the timings and four additional values of exactly 1, so that few timings change it little.
         uncertainty: the standard deviation of the logarithm of ``ratio``, which is about its relative error.
-        timings: the number of timings.
+        timings: the number of timings that the correction is based on.
     """
 
     family: str
@@ -58,13 +58,13 @@ class Correction:
 
     @property
     def applies(self) -> bool:
-        """Whether the cost model uses it: it needs at least four timings, and a ratio two deviations from 1."""
+        """Whether the cost model uses this correction: it needs four timings, and a ratio two deviations from 1."""
         return self.timings >= _LEAST_TIMINGS and abs(log(self.ratio)) > _SURE * self.uncertainty
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The quality of the predictions as a ranking of the configs of a problem.
+    """The agreement between the order of configs by predicted time and their order by measured time.
 
     Attributes:
         problems: the number of problems with at least three timed configs of one family.
@@ -130,7 +130,7 @@ def factors(corrections: Iterable[Correction]) -> Factors:
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Spearman's rank correlation; equal values get the mean of their ranks.
 
-    ``None`` if all values of a side are equal.
+    ``None`` if all values of ``first``, or all of ``second``, are equal.
     """
     one, other = _ranks(first), _ranks(second)
     mean = (len(one) + 1) / 2  # of the ranks, for any values

@@ -1,7 +1,8 @@
-"""Canaries: the kernels and problems by which a family is proved on a GPU before it serves there.
+"""Canaries: test kernels with problems, by which a family is proved correct on a GPU before it serves there.
 
-They are small, and at the edges: numbers of rows that fill no tile, tails of every operand, every type and layout that
-the family takes, sums of slices, scales, clusters, and rings of buffers so short that a small problem goes around them.
+They are small problems with the difficult cases: numbers of rows that do not fill a tile, incomplete tiles of every
+operand, every type and layout that the family takes, split k, scales, clusters, and so few buffers that even a small
+problem uses each several times.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _BLOCKS = 2  # of a persistent kernel, so that a block computes several tiles on
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A kernel to prove: its family, the problem with its target, and the config."""
+    """A kernel that must compute a problem correctly: its family, the problem with its target, and the config."""
 
     family: Family
     problem: GemmProblem
     config: KernelConfig
     is_asked: bool = False
-    """Whether a caller asked for this problem: then the kernel is launched as it will serve."""
+    """Whether a caller asked for this problem; then the kernel gets the grid with which it will serve."""
 
     def __str__(self) -> str:
         p = self.problem
@@ -39,7 +40,7 @@ class Canary:
 
     @property
     def launch(self) -> Launch:
-        """The launch of the kernel."""
+        """The launch parameters; a persistent kernel gets few blocks, so that each computes several tiles."""
         launch = launch_of(self.family, self.problem, self.config)
         if self.is_asked or not self.family.is_persistent:
             return launch
@@ -47,14 +48,14 @@ class Canary:
 
 
 def canaries(family: str, arch: str) -> list[Canary]:
-    """The canaries of a family for a target, those that see most mistakes first."""
+    """The canaries of a family for a target, those that find most mistakes first."""
     made = _HOPPER if family == "hopper" else (*_plain(FAMILIES[family], arch), *_PLAIN.get(family, ()))
     asked = [Canary(FAMILIES[family], problem.on(arch), config) for problem, config in made]
     return [one for one in asked if _is_possible(one)]
 
 
 def _is_possible(canary: Canary) -> bool:
-    """Whether the target has the types of the problem, and room for the config."""
+    """Whether the target supports the types of the problem, and the config fits within its limits."""
     with suppress(GemmCacheError):
         choose(canary.problem, canary.family.name, canary.config)
         return True
@@ -134,7 +135,10 @@ _PLAIN = {
 
 
 def _plain(family: Family, arch: str) -> list[tuple[GemmProblem, KernelConfig]]:
-    """A problem for each type, layout, kind of scales and mode; the rest takes its turn."""
+    """A problem and a config for each type, layout, kind of scales and mode.
+
+    Sizes, epilogues, specialisations and numbers of slices alternate between the problems.
+    """
     made: list[tuple[GemmProblem, KernelConfig]] = []
     for number, (dtype, layout, scales, mode) in enumerate(product(family.flops_per_clock, Layout, Scales, Mode)):
         turn = number // 7 + number
@@ -154,7 +158,7 @@ def _smallest(family: Family, problem: GemmProblem, slices: int) -> KernelConfig
     """The feasible config with the smallest tile and the fewest buffers, with slices of k if the family has them.
 
     Raises:
-        InfeasibleConfig: when the target has room for none.
+        InfeasibleConfig: when no config fits within the limits of the target.
     """
     target = problem.target
     configs = sorted(family.configs(problem), key=lambda one: (one.block_m * one.block_n, one.stages))

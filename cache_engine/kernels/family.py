@@ -37,7 +37,7 @@ MAX_SPLIT_K = 64
 OPERANDS = ("alpha", "beta", "bias", "workspace")
 """The parameters of CUDA kernels after the sizes."""
 FP8_OPERANDS = ("alpha", "scale_result", "bias", "workspace")
-"""The parameters after the sizes if C is fp8."""
+"""The parameters of CUDA kernels after the sizes, if C is fp8."""
 SCALE_OPERANDS = ("a_scales", "b_scales")
 """Further parameters, before ``OPERANDS``, of kernels for operands with scales and of kernels for groups."""
 GROUP_OPERANDS = ("counts", "groups")
@@ -81,7 +81,7 @@ class Family(Protocol):
     """Whether its kernels can apply an ``Epilogue``."""
     splits_k: bool
     clusters: bool
-    """Whether blocks can share tiles of B. No such config is chosen until a GPU has shown that it is faster."""
+    """Whether blocks can share tiles of B. Such a config is chosen only if timings on a GPU say that it is faster."""
     copying_threads: int
     """The number of threads of a block that only copy tiles for the others and do not multiply."""
     is_persistent: bool
@@ -90,11 +90,11 @@ class Family(Protocol):
     """The last parameters of the compiled kernel: pointers that the compiler adds and the kernel does not use."""
 
     def __hash__(self) -> int:
-        """The hash by identity: each family has one object."""
+        """A hash of the object's identity, because each family has only one object."""
         ...
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Whether the family computes problems with such operands: with or without scales, in groups or not."""
+        """Whether the family computes problems with the scales and the groups that this one has, or with none."""
         ...
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class Family(Protocol):
         ...
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs to consider; some may break a limit of the target."""
+        """The configs to consider for a problem; some may break a limit of the target."""
         ...
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
@@ -118,7 +118,7 @@ class Family(Protocol):
         ...
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """A lower bound of a thread's registers: for its part of C and of the tiles.
+        """A lower bound of the registers of a thread: those for its part of C and its parts of the tiles of A and B.
 
         Used to rank and to refuse configs.
         """
@@ -133,7 +133,7 @@ class Family(Protocol):
         ...
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """A power of two. If m is an argument, ``constants`` depends on m only through gcd(m, this)."""
+        """A power of two d: if m is an argument of the kernel, ``constants`` depends on m only through gcd(m, d)."""
         ...
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
@@ -195,10 +195,11 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
 
 
 def _blocks_each(tiles: int, batch: int, resident: int, config: KernelConfig) -> int:
-    """The number of persistent blocks for each product of a batch: all resident ones, each with a few tiles.
+    """The number of persistent blocks for each product of a batch.
 
-    Blocks that run at the same time should share rows of A and columns of B, so many blocks work on few products. For
-    256 products with one block each, an H200 reached half of cuBLAS's speed.
+    The blocks of all products fill the GPU, and each block gets a few tiles. Blocks that run at the same time should
+    share rows of A and columns of B, so many blocks work on few products. For 256 products with one block each, an H200
+    reached half of cuBLAS's speed.
     """
     held = max(1, resident // (config.split_k * config.cluster))
     wanted = max(held // batch, ceil_div(tiles, _TILES_EACH * config.cluster))
@@ -206,7 +207,7 @@ def _blocks_each(tiles: int, batch: int, resident: int, config: KernelConfig) ->
 
 
 def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
-    """The rows of tiles in each C, rounded up to whole clusters; for groups in one C, the largest possible number."""
+    """The number of rows of tiles in each C, rounded up to whole clusters; for ``grouped``, an upper bound."""
     if problem.mode is not Mode.GROUPED:
         return ceil_div(problem.m, config.block_m * config.cluster) * config.cluster
     filled = min(problem.m, problem.batch)
@@ -243,7 +244,8 @@ def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assu
     """The name of the kernel's function, as profilers show it.
 
     Args:
-        assumed: a short text with the widths of accesses, which limit the sizes that a dynamic kernel serves.
+        assumed: a short text with the widths of the kernel's reads and writes; a dynamic kernel serves only sizes for
+            which these widths are possible.
     """
     p = problem
     types = _types_in_name(p.dtype, p.output, p.scales, p.mode)
@@ -290,7 +292,7 @@ def size_constants(problem: GemmProblem) -> dict[str, int]:
 
 
 def vector_elements(extent: int, most: int) -> int:
-    """The number of elements, at most ``most``, that one access covers in rows of ``extent`` elements: a divisor."""
+    """The elements that one access to a row of ``extent`` elements covers: a divisor of it, at most ``most``."""
     elements = most
     while extent % elements:
         elements //= 2
@@ -303,7 +305,7 @@ def widest_store(problem: GemmProblem) -> int:
 
 
 def m_divisor(problem: GemmProblem, widest: int) -> int:
-    """``Family.m_divisor`` for a template that reads at most ``widest`` elements at once; 1 if rows of A are k long."""
+    """``Family.m_divisor`` for a template that reads at most ``widest`` elements at once; 1 if A is stored m × k."""
     return widest if problem.layout.a_transposed else 1
 
 
@@ -329,7 +331,7 @@ def specialised_constants(
         widest: the largest number of elements of A or B that the template reads at once.
         widest_store: the number of elements of C that the template writes at once if the rows allow it; otherwise it
             writes them one by one.
-        more: the family's own constants.
+        more: further constants of this family.
     """
     p, layout = problem, problem.layout
     a_vector = vector_elements(p.m if layout.a_transposed else p.k, widest)
@@ -349,7 +351,11 @@ def specialised_constants(
 
 
 class _Same(msgspec.Struct, frozen=True):
-    """The constants of kernels that differ in sizes alone, and the encoding of those before and behind the sizes."""
+    """The constants that kernels which differ only in sizes have in common.
+
+    Attributes:
+        before, behind: the encoded constants that come before and after the sizes in the key.
+    """
 
     name: str
     assumed: str

@@ -11,7 +11,7 @@ from cache_engine.model.key import Constants
 
 TARGET = "sm_90a"
 MMA_M = 64
-"""The rows of one wgmma. This and the next nine values are fixed in the template."""
+"""The rows of C that one wgmma computes. This and the next nine values are fixed in the template."""
 _MMA_N = (64, 128, 256)
 _TURNED_BYTES = 2
 _LINE_BYTES = 128
@@ -57,7 +57,10 @@ class Hopper:
         return (9, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason why it cannot compute the problem: the target, the level, the layout, or the length of rows."""
+        """The reason why the family cannot compute the problem: target, optimisation level, layout or length of rows.
+
+        ``None`` if it can.
+        """
         if problem.arch != TARGET:
             return f"it needs the target {TARGET}, and this is for {problem.arch}"
         if problem.opt_level == 0:
@@ -77,7 +80,7 @@ class Hopper:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory in bytes: buffers of A and B tiles, two barriers for each, and boxes of C to store."""
+        """Dynamic shared memory in bytes: buffers of A and B tiles, two barriers for each, and boxes of C."""
         ring = config.stages * ((config.block_m + config.block_n) * _LINE_BYTES + 2 * 8)
         return ring + config.warps_m * config.warps_n * _STORING_BOXES * _STORED_ROWS * _LINE_BYTES
 
@@ -87,13 +90,13 @@ class Hopper:
         return rows * config.warps_n * (MMA_M + columns) * _LINE_BYTES
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The average registers of a thread: the threads of a block divide the registers of an SM among them."""
+        """The average number of registers of a thread: the threads of one block share all registers of an SM."""
         return min(_REGISTERS // (config.threads + self.copying_threads) // 8 * 8, 255)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """The reason why the template cannot have tiles of this size; ``None`` if it can.
 
-        They must fit warp groups, the sizes of wgmma, lines of 128 bytes, and the copy engine.
+        The sizes must fit warp groups, the sizes of wgmma, lines of 128 bytes, and the copy engine.
         """
         if (config.warps_m, config.warps_n) not in _WARPS:
             return "one or two warp groups multiply: warps_m and warps_n must be 8 and 1, 4 and 2, or 4 and 1"
@@ -116,7 +119,7 @@ class Hopper:
         return _cluster_fault(problem, config) or (_scaled_fault(problem, sums, columns) if problem.scales else None)
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """The parts copied at once: a tile of A, a block's share of a tile of B (or a panel), a warp's part of C."""
+        """The parts that TMA copies at once: a tile of A, a block's share of a tile of B, a warp's part of C."""
         line, part = _LINE_BYTES // problem.dtype.itemsize, config.block_n // config.cluster
         a, b = Box("a", line, config.block_m), Box("b", line, part if problem.layout.b_transposed else line)
         if not _is_boxed(problem):
@@ -136,7 +139,7 @@ class Hopper:
 
 
 def _is_boxed(problem: GemmProblem) -> bool:
-    """Whether the copy engine can store C: its rows must be multiples of 16 bytes."""
+    """Whether the copy engine can store C: the length of its rows must be a multiple of 16 bytes."""
     return problem.n * problem.output.itemsize % _VECTOR_BYTES == 0
 
 

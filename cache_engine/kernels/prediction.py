@@ -31,7 +31,7 @@ STEADY = 0.05
 """Configs whose predicted cycles exceed the lowest by at most this share count as equally fast."""
 
 NOT_HIDDEN = 0.25
-"""The share of the shorter work that is not hidden behind the longest (computing, L2, shared memory)."""
+"""The share of the shorter works that is not hidden behind the longest one (computing, L2, shared memory)."""
 # Cycles from the request of a tile to its arrival, shared by the stages in flight.
 _LATENCY = 800
 # Split-k: the fewest steps of a slice, the most slices of a tile, and the cycles to report and wait for the last slice.
@@ -50,11 +50,11 @@ class Candidate(msgspec.Struct, frozen=True):
     Attributes:
         blocks_per_sm: the number of blocks that an SM holds at once.
         busy_cycles: the cycles of work for one step along k of one block.
-        wait_cycles: the shortest time of a step, because of memory latency.
-        step_cycles: the longer of the two.
+        wait_cycles: the fewest cycles of a step, because of memory latency.
+        step_cycles: the larger of ``busy_cycles`` and ``wait_cycles``.
         full_cycles: the cycles of a step when the SM holds as many blocks as it can.
-        slice_cycles: the cycles to write, or to read, the sums of one slice of k.
-        by_a100: the same values with the rates of an A100.
+        slice_cycles: the cycles to write, or to read, the accumulators of one slice of k.
+        by_a100: the same candidate with the rates of an A100; ``None`` in that one itself.
     """
 
     config: KernelConfig
@@ -72,17 +72,18 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 Predicted = tuple[float, Candidate, int, int]
-"""Predicted cycles, the candidate, the number of tiles of C, and the number of slices of k in each."""
+"""Predicted cycles, the candidate, the number of tiles of C, and the number of slices of k in each tile."""
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False):
     """The feasible configs of a family for one type, kind of scales and target. Each combination has one object.
 
     Attributes:
-        by_tile: for each tile, its rows and columns, the members with it in the order of ``members``, and the lowest
-            cycles of any of them for one element of C and one of k.
+        members: the feasible configs.
+        by_tile: for each size of a tile, its rows and columns, the members with this tile in the order of ``members``,
+            and the fewest cycles that any of them takes for one element of C and one of k.
         sms: the number of SMs of the target's example GPU.
-        most_slices: the largest number of slices of k.
+        most_slices: the largest number of slices of k in a tile.
         steps: three numbers that divide every member's block_m, block_n and block_k. Values of m that round up to the
             same multiple of the first have the same predictions; the same holds for n and k.
     """
@@ -94,7 +95,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     steps: tuple[int, int, int]
 
     def predicted(self, m: int, n: int, k: int, batch: int, within: float = inf) -> list[Predicted]:
-        """The predicted cycles of every member: without split-k, and with the number of slices that it would use.
+        """The predictions for every member: without split-k, and with the number of slices that it would use.
 
         Args:
             within: predictions that exceed the fewest cycles by more than this share may be left out. For a large
@@ -111,7 +112,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
         return found
 
     def add(self, found: list[Predicted], members: Sequence[Candidate], tiles: int, k: int) -> None:
-        """Appends the predictions of ``members`` for a number of tiles of C, with and without split-k, to ``found``.
+        """Appends to ``found`` the predictions of ``members`` for ``tiles`` tiles of C, with and without split-k.
 
         The arithmetic is that of ``cycles_of``, repeated here for speed: choosing for a new shape spends most of its
         time here.
@@ -144,7 +145,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
                 found.append((cycles, one, tiles, split))
 
     def steadiest(self, predicted: Sequence[Predicted], k: int) -> KernelConfig:
-        """Of the configs within ``STEADY`` of the lowest prediction, that with the fewest cycles by an A100's rates."""
+        """Of the configs within ``STEADY`` of the fewest cycles, the one that is fastest by an A100's rates."""
         most = min(predicted, key=CYCLES)[0] * (1 + STEADY)
         near = [one for one in predicted if one[0] <= most]
         by_a100 = self.by_a100(k, near) if len(near) > 1 else [0.0]
@@ -152,13 +153,13 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
         return split_config(candidate.config, split)
 
     def by_a100(self, k: int, some: Iterable[Predicted]) -> list[float]:
-        """The predicted cycles of each by an A100's rates."""
+        """The cycles predicted by an A100's rates for each of ``some``, in the same order."""
         sms = self.sms
         return [cycles_of(one.by_a100 or one, tiles, k, sms, split) for _, one, tiles, split in some]
 
 
 def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) -> float:
-    """The predicted cycles for a number of tiles of C, each divided into ``split`` slices of k that run together."""
+    """The predicted cycles for ``tiles`` tiles of C, each divided into ``split`` slices of k that run together."""
     steps, stages = -(-k // candidate.block_k), candidate.stages
     if split > 1:
         made = (-(-steps // split) + stages) * candidate.step_cycles
@@ -185,12 +186,12 @@ def candidates_of(
     fp8_result: DType | None = None,
     converted: bool = False,
 ) -> Candidates:
-    """The feasible configs of a family. Called by position, which a cache finds in half the time.
+    """The feasible configs of a family; pass all arguments by position, with which the cache is twice as fast.
 
     Args:
         factors: corrections of the predictions, from timings.
         fp8_result: the type of C if it is fp8; other types of C do not change a limit.
-        converted: see ``candidate_of``.
+        converted: whether kernels convert elements to fp16 and multiply those.
     """
     # Limits depend neither on sizes nor on the mode.
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=fp8_result, scales=scales, arch=target.name)
@@ -227,7 +228,7 @@ def candidate_of(
     family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture, factor: float = 1.0, *,
     converted: bool = False,
 ) -> Candidate:  # fmt: skip
-    """A config with its prediction, and its prediction by an A100's rates.
+    """The candidate of a config: its prediction with the rates of the target, and with those of an A100.
 
     Args:
         factor: the correction of the prediction, from timings.

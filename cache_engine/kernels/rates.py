@@ -1,7 +1,7 @@
 """Speeds of each target in computing and moving data. They serve to rank configs, not to claim a kernel's speed.
 
-They are for one SM and one clock unless stated otherwise, for the GPU that ``model.architecture`` names as the target's
-example. Sources are NVIDIA's, by compute capability:
+Unless stated otherwise, a rate is for one SM and one clock, of the GPU that ``model.architecture`` names as the
+target's example. Sources are NVIDIA's, by compute capability:
 
 - 7.0: Volta white paper, V100 data sheet (SXM2); 8-bit integers by ``dp4a``. 7.5: Turing white paper, T4 data sheet.
   8.0: A100 white paper and data sheet (80 GB SXM). 8.6: GA102 white paper, A10 data sheet. 8.7: Jetson AGX Orin
@@ -29,7 +29,7 @@ from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import DType
 
 L2_BYTES = 48
-"""Bytes from L2 per clock and SM: an A100, with 108 SMs, has 5,120 bytes a clock (its white paper)."""
+"""The bytes from L2 that an SM gets in one clock: an A100, with 108 SMs, has 5,120 bytes a clock (its white paper)."""
 SHARED_BYTES = 128
 SCHEDULERS = 4
 
@@ -40,13 +40,13 @@ class Rates(msgspec.Struct, frozen=True):
     Attributes:
         clock_mhz: the clock of the SMs.
         dram_gb_s: the memory bandwidth of the whole GPU, in 10⁹ bytes per second.
-        tensor: operations on 16-bit floats by tensor cores, with fp32 sums, dense, with the target's fastest
-            instruction.
-        mma: the same with ``mma.sync``.
+        tensor: operations on 16-bit floats by tensor cores, with fp32 accumulators, without sparsity, with the target's
+            fastest instruction.
+        mma: operations on 16-bit floats by tensor cores with ``mma.sync``.
         tensor_int8: operations on 8-bit integers, with the fastest instruction.
         fp32, fp64: operations by CUDA cores.
         reached: the share of ``tensor`` that large tiles reach; 1 if it was not measured.
-        dram_reached: the share of ``dram_gb_s`` that is reached; 1 if it was not measured.
+        dram_reached: the share of ``dram_gb_s`` that kernels reach; 1 if it was not measured.
         has_fp8_mma: whether ``mma.sync`` multiplies fp8.
     """
 
@@ -62,7 +62,7 @@ class Rates(msgspec.Struct, frozen=True):
     has_fp8_mma: bool = True
 
     def converts(self, unit: str, dtype: DType) -> bool:
-        """Whether kernels that use ``unit`` (see ``operations``) convert a type to fp16 and multiply that."""
+        """Whether kernels that multiply on ``unit`` (as for ``operations``) convert a type to fp16 first."""
         return unit == "mma" and dtype in (DType.FP8_E4M3, DType.FP8_E5M2) and not self.has_fp8_mma
 
     @property

@@ -47,11 +47,11 @@ _ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that rounds to fp8
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
 TO_PROVE = frozenset({Hopper.name})
-"""The families that serve on a GPU only after a proof there: they use what only the newest GPUs have."""
+"""The families that serve on a GPU only after test kernels were correct there: they are for the newest GPUs."""
 
 
 def plain_family(problem: GemmProblem, templates: str = ".cu") -> str | None:
-    """The best family for a problem that needs no proof; ``None`` if there is none. Raises as ``choose``."""
+    """The best family for a problem that is not in ``TO_PROVE``; ``None`` if there is none. Raises as ``choose``."""
     able = _families_for(problem, problem.target, None, templates)
     return next((family.name for family in able if family.name not in TO_PROVE), None)
 
@@ -74,7 +74,7 @@ def choose(
 
     Raises:
         InvalidProblem: when no family computes these dtypes on this target.
-        UsageError: when ``family`` is unknown or does not compute them.
+        UsageError: when ``family`` is unknown or does not compute these dtypes.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
     target = problem.target
@@ -105,7 +105,7 @@ def _families_for(problem: GemmProblem, target: Architecture, name: str | None, 
 def _family_of_config(
     problem: GemmProblem, target: Architecture, name: str | None, templates: str, config: KernelConfig
 ) -> Family:
-    """Hopper if it can use the config, else the first of the other families; raises the reason if that one cannot."""
+    """Hopper if it can use the config, else the first other family; raises an error if this one cannot use it."""
     first, *others = _families_for(problem, target, name, templates)
     if first.name == Hopper.name and others:
         with suppress(InfeasibleConfig):
@@ -123,7 +123,7 @@ def _suitable(
     """The families that compute problems of this kind, best first.
 
     Args:
-        finishes: whether the problem has an epilogue.
+        finishes: whether the problem has an epilogue, which the family must then be able to apply.
     """
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, mode=mode)
     return tuple(
@@ -183,7 +183,7 @@ def _best_config(family: Family, problem: GemmProblem, target: Architecture, fac
 
 @lru_cache(maxsize=4096)
 def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: int) -> KernelConfig:
-    """The config for all problems whose m, n and k round up to this many ``Candidates.steps``."""
+    """The config for all problems whose m, n and k, divided by ``Candidates.steps``, round up to these numbers."""
     step_m, step_n, step_k = among.steps
     m, n, k = rows * step_m, columns * step_n, depth * step_k
     return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)

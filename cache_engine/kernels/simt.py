@@ -65,7 +65,7 @@ class Simt:
         return _CONFIGS[problem.accumulate.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory in bytes: two buffers for A and B in the type of the sums, with padded rows."""
+        """Dynamic shared memory in bytes: two buffers for A and B in the type of the accumulators, with padded rows."""
         vector = 16 // problem.accumulate.itemsize
         rows = config.block_m + vector + config.block_n + vector
         return rows * config.block_k * _STAGES * problem.accumulate.itemsize
@@ -73,20 +73,24 @@ class Simt:
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The bytes read from shared memory for each step of block_k.
 
-        Every lane reads its rows and columns 16 bytes at a time; a warp's read takes two passes of 128 bytes.
+        Every lane reads its rows of A and columns of B 16 bytes at a time; a warp's read takes two passes of 128
+        bytes.
         """
         thread_m, thread_n = _thread_tile(config)
         reads = (thread_m + thread_n) * problem.accumulate.itemsize // 16
         return config.warps_m * config.warps_n * reads * config.block_k * 256
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """A thread's registers: its part of C, a column of A, a row of B, and its pieces of the next tiles."""
+        """The registers of a thread: its part of C, a column of A, a row of B, and its parts of the next tiles."""
         thread_m, thread_n = _thread_tile(config)
         carried = ceil_div((config.block_m + config.block_n) * config.block_k, config.threads)
         return (thread_m * thread_n + thread_m + thread_n + carried) * problem.accumulate.itemsize // 4
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why the template cannot have these tiles: each lane needs whole vectors of 16 bytes."""
+        """The reason why the template cannot have tiles of this config's size; ``None`` if it can.
+
+        Each lane needs whole vectors of 16 bytes.
+        """
         vector = 16 // problem.accumulate.itemsize
         if config.stages != _STAGES:
             return f"stages must be {_STAGES}"
@@ -106,7 +110,7 @@ class Simt:
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The number of elements in the widest read of A if its rows are m long; else 1. See ``Family.m_divisor``."""
+        """The number of elements that the widest read of A covers, if A is stored k × m; else 1."""
         return m_divisor(problem, 16 // problem.accumulate.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:

@@ -30,7 +30,7 @@ _FP8_EPILOGUE = "FP8_EPILOGUE"
 
 
 def render(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
-    """The complete source of a kernel; it includes no other file.
+    """The complete source text of a kernel, without any include.
 
     Args:
         template: the file name in ``templates/``.
@@ -61,7 +61,7 @@ def fp8_constants() -> dict[str, str | int]:
 
 @cache
 def _text(template: str) -> str:
-    """A template with all its includes, as it was at its first use in this process."""
+    """The text of a template with all its includes, as it was when this process first used it."""
     return _with_includes(template, {})
 
 

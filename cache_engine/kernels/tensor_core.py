@@ -71,9 +71,9 @@ class TensorCore:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory in bytes: the larger of the buffers of A and B tiles, and a box of sums for each warp.
+        """Dynamic shared memory in bytes: the buffers of A and B tiles, or if larger, a box of C for each warp.
 
-        The sums use the same memory after the tiles. They need more with many small warps.
+        The boxes use the memory of the buffers after the last step. They are larger if there are many small warps.
         """
         tiles = (config.block_m + config.block_n) * config.block_k
         columns = config.warps_n * min(config.block_n // config.warps_n, _BOX_COLUMNS)
@@ -86,15 +86,15 @@ class TensorCore:
         return config.warps_m * config.warps_n * warp_edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """A thread's registers: the warp's part of C, and 32 bytes of k of its A and B, divided among 32 lanes."""
+        """The registers of a thread: 1/32 of those for the warp's part of C, and for 32 bytes of k of its A and B."""
         warp_m, warp_n = config.block_m // config.warps_m, config.block_n // config.warps_n
         return (warp_m * warp_n + (warp_m + warp_n) * 32 // 4) // 32
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why the template cannot have these tiles; ``None`` if it can.
+        """The reason why the template cannot have tiles of this config's size; ``None`` if it can.
 
-        They must divide into parts of 16 x 16 for each warp, and rows of shared memory into power-of-two runs of 16
-        bytes.
+        A tile must divide into parts of 16 x 16 for each warp, and a row in shared memory must be a power of two times
+        16 bytes.
         """
         if config.stages < 2:
             return "stages must be at least 2"
@@ -113,7 +113,7 @@ class TensorCore:
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The largest number of elements that a read of a row of A covers, if rows of A are m long; else 1."""
+        """The largest number of elements that one read of A covers, if A is stored k × m; else 1."""
         return m_divisor(problem, 16 // problem.dtype.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
@@ -208,12 +208,16 @@ class Scaled:
         return _PLAIN.shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """A thread's registers: as for ``TensorCore``, and the sums of one block of k in addition to the total sums."""
+        """The registers of a thread: as for ``TensorCore``, and accumulators for one block of scales along k."""
         sums = config.block_m * config.block_n // config.threads
         return _PLAIN.registers_estimate(problem, config) + sums
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why the template cannot have these tiles: block_k is not a block of scales; see ``TensorCore``."""
+        """The reason why the template cannot have tiles of this config's size; ``None`` if it can.
+
+        block_k must be 128, as the block of scales; a warp's columns must share scales; the other rules are those of
+        ``TensorCore``.
+        """
         if config.block_k != SCALE_BLOCK:
             return f"block_k must be {SCALE_BLOCK}, the length of a block of scales"
         if config.block_n > SCALE_BLOCK * config.warps_n:
@@ -277,13 +281,13 @@ class Grouped:
         return _of_tiles(problem).shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """A thread's registers, as for ``TensorCore`` or ``Scaled``, whose tiles it computes."""
+        """The registers of a thread: as for ``Scaled`` if the problem has scales, else as for ``TensorCore``."""
         return _of_tiles(problem).registers_estimate(problem, config)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why the template cannot have these tiles; ``None`` if it can.
+        """The reason why the template cannot have tiles of this config's size; ``None`` if it can.
 
-        See ``TensorCore`` and ``Scaled``.
+        The rules are those of ``Scaled`` if the problem has scales, else those of ``TensorCore``.
         """
         return _of_tiles(problem).shape_fault(problem, config)
 

@@ -1,4 +1,4 @@
-"""Kernels in Triton: fp16, bf16 and tf32; fp32 sums; sm_80 on.
+"""Kernels in Triton for fp16, bf16 and tf32, with fp32 accumulators, for sm_80 and newer.
 
 Triton chooses the instructions (mma.sync, wgmma or tcgen05) and arranges warps and stages itself. From a config it uses
 the tile, the number of warps and the number of stages.
@@ -56,7 +56,7 @@ class TritonMatmul:
         return (8, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason why it cannot compute the problem: C is fp8, for which it lacks an argument; else ``None``."""
+        """The reason why the family cannot compute a C of fp8: it does not take its scale; else ``None``."""
         return (
             f"it makes no {problem.output}, which needs the scale of the result" if problem.has_result_scale else None
         )
@@ -66,7 +66,7 @@ class TritonMatmul:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The most dynamic shared memory that Triton was seen to use: all stages of A and B; later C in their place.
+        """The largest dynamic shared memory that Triton was seen to use: all stages of A and B, or C in their place.
 
         For mma.sync (8.x and 12.x) Triton uses one stage less, and stores C in two halves.
         """
@@ -76,16 +76,19 @@ class TritonMatmul:
         return max(ring, c_tile // 2 if halved else c_tile)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """An estimate of the bytes read from shared memory for a step of block_k: as if warps stood in two columns."""
+        """An estimate of the bytes read from shared memory in a step of block_k, as if warps were in two columns."""
         edges = config.block_m // (config.warps_m // 2) + config.block_n // 2
         return config.warps_m * edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """A thread's registers: its part of C. On sm_100, C passes through registers on its way from tensor memory."""
+        """The registers of a thread for its part of C; also on sm_100, where they receive C from tensor memory."""
         return config.block_m * config.block_n // config.threads
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why Triton cannot have these tiles: sizes must be powers of two, at least 16 each."""
+        """The reason why Triton cannot have tiles of this config's size; ``None`` if it can.
+
+        Each size must be a power of two, at least 16.
+        """
         if config.warps_n != 1 or config.warps_m not in (4, 8):
             return "Triton places the warps itself: warps_m must be 4 or 8, and warps_n 1"
         for name in ("block_m", "block_n", "block_k"):
@@ -99,7 +102,7 @@ class TritonMatmul:
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The largest number of elements that a read of a row of A covers, if rows of A are m long; else 1."""
+        """The largest number of elements that one read of A covers, if A is stored k × m; else 1."""
         return m_divisor(problem, 16 // problem.dtype.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
@@ -128,7 +131,7 @@ class TritonMatmul:
 
 
 def _divisors(problem: GemmProblem) -> dict[str, int]:
-    """For each size that is an argument: a divisor of it that the kernel relies on if rows are that long; else 1."""
+    """For each size that is an argument, a divisor of it on which the kernel relies; 1 if no rows have that length."""
     layout, widest = problem.layout, 16 // problem.dtype.itemsize
     divisors = {"M_DIVISOR": vector_elements(problem.m, widest) if layout.a_transposed else 1}
     if problem.specialisation is Specialisation.DYNAMIC:

@@ -150,7 +150,7 @@ def runs_on(target: str) -> tuple[Architecture, ...]:
 
 
 def compiled_for(chip: str) -> str:
-    """The target to compile for, so that code runs on a chip such as ``"sm_90"``: ``"sm_90a"`` for this one."""
+    """The target for which to compile code for a chip: for ``"sm_90"`` it is ``"sm_90a"``."""
     return {"sm_90": "sm_90a"}.get(chip, chip)
 
 
@@ -176,8 +176,8 @@ class Occupancy(msgspec.Struct, frozen=True):
         arch: the target.
         warps_per_block: the warps of one block.
         most_warps_per_sm: the warps that an SM has room for.
-        block_limits: for each limit, the number of blocks that it alone would allow. A limit that the kernel does not
-            reach is missing.
+        block_limits: for each limit, the number of blocks on an SM that this limit alone would allow. A limit that the
+            kernel does not reach is missing.
     """
 
     arch: str
@@ -187,12 +187,12 @@ class Occupancy(msgspec.Struct, frozen=True):
 
     @property
     def blocks_per_sm(self) -> int:
-        """The blocks that are resident at once; 0 if an SM has no room for one."""
+        """The number of blocks that an SM holds at once; 0 if it has no room for one."""
         return min(self.block_limits.values())
 
     @property
     def warps_per_sm(self) -> int:
-        """The warps that are resident at once."""
+        """The number of warps that an SM holds at once."""
         return self.blocks_per_sm * self.warps_per_block
 
     @property

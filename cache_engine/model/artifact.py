@@ -78,7 +78,7 @@ _SHOWN_APART = ("scales", "specialisation", "opt_level")
 
 
 class RecordedProblem(Options, frozen=True):
-    """A problem as plain values: a record with dtypes or targets that only a newer program knows can be read too."""
+    """A problem as plain values, so that records with dtypes or targets of a newer program can be read."""
 
     m: Count
     n: Count
@@ -126,15 +126,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: the entry's CacheKey.
-        components: the labels and values from which the key was hashed.
+        components: the labels and values from which the key was computed.
         name: the kernel's function name.
-        problem: the problem it was first compiled for. Its specialisation says which sizes are constants in the kernel.
+        problem: the problem that the kernel was first compiled for. Its specialisation says which sizes are
+            constants in the kernel.
         compile_ms: the milliseconds that the compiler took.
-        stages_ms: the milliseconds of every stage of making it, by name.
+        stages_ms: the milliseconds of every stage of making the kernel, by name.
         created_at: seconds since 1970, UTC.
         created_by: the program, its version and build, such as ``gemm-cache 0.2.0+3f2a91c0d4e5``.
         warnings: notes about the code, such as register spills.
-        config_from: the origin of the config when it was compiled; see ``model.measurement``. Empty in older records.
+        config_from: the origin of the config at the compile: ``"given"``, ``"cost model"``, ``"tuning"`` or
+            ``"measured on …"``. Empty in older records.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Decisions of a cache with their reasons, as lines of the log of decisions; and the causes of misses, found from it.
+"""Decisions of a cache with their reasons, as lines of the log of decisions; finds the causes of misses in the log.
 
 Does not access files: ``store.journal`` writes and reads the lines.
 """
@@ -60,7 +60,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
         key: the key of the entry.
         name: the name of the kernel.
         reason: the reason, a short text that does not change between versions. For a choice of config: what chose it.
-        detail: more about it, for people.
+        detail: more about the decision, for people.
         runner_up: for a choice, the config that was second best.
         margin: the extra time of the second best as a share of the best one's time: 0.1 is 10 % more. Predicted if the
             cost model chose, measured if timings chose.
@@ -93,7 +93,7 @@ def decision_of(event: Event) -> Decision | None:
 
 
 def standing(decisions: Iterable[Decision]) -> dict[str, Decision]:
-    """The last promotion, speculation or demotion of each kernel that was not deleted since; by key, oldest first."""
+    """By key, each kernel's last promotion, speculation or demotion that no deletion of the kernel has followed."""
     last: dict[str, Decision] = {}
     for one in decisions:
         if one.kind in (PROMOTION, SPECULATION, DEMOTION):
@@ -104,7 +104,7 @@ def standing(decisions: Iterable[Decision]) -> dict[str, Decision]:
 
 
 def request_of(components: Components) -> tuple[str, str]:
-    """The ``request`` and the ``toolchain`` (see ``Decision``) of a kernel with these key components."""
+    """The values of ``Decision.request`` and ``Decision.toolchain`` for a kernel with these key components."""
     named = dict(components)
     asked = [pair for pair in components if pair[0] not in _OF_TOOLCHAINS]
     made = [(label, named.get(label, "")) for label in _OF_TOOLCHAINS]
@@ -122,8 +122,8 @@ class Causes:
         """Starts without lines.
 
         Args:
-            made_before: a function for misses before which the log has nothing: returns the toolchain of an entry that
-                was made for the same request before the miss, if there is one.
+            made_before: a function called for a miss whose request has no earlier line in the log. Returns the
+                toolchain of an entry that was made for this request before the miss; ``None`` if there is none.
         """
         self._made_before = made_before
         self._last: dict[str, Decision] = {}  # by key, the last decision that made an entry or ended one

@@ -22,9 +22,9 @@ REMOTE_DOWN, REMOTE_UP = "remote down", "remote up"
 PRUNE, CLEAN_REMOTE = "prune", "clean remote"
 RECENT = 500  # the events other than use that a folded journal keeps
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN, PRUNE, CLEAN_REMOTE)
-"""Kinds of event for an action on a whole store, one event per run.
+"""The kinds of events for an action on a whole store, one event per run.
 
-They are the audit log, so more of them are stored.
+These events are the audit log, so more of them are stored than of other events.
 """
 RECENT_ACTS = 5000
 REMOTE = "remote"
@@ -32,7 +32,7 @@ REMOTE = "remote"
 TIERS = ("memory", "pack", "disk", REMOTE)
 """The tiers, in the order in which a lookup asks them."""
 AUTOMATIC = "automatic"
-"""The value of ``by`` for an automatic cleaning."""
+"""The value of ``Event.by`` for an automatic cleaning."""
 
 HOUR_S, DAY_S = 3600, 86_400
 # For each length of a period, the age up to which periods keep it, in seconds. Each length is a multiple of the one
@@ -51,8 +51,8 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
         failures: by tier, the number of times that it failed and was skipped.
         saved_us: the compile time saved by hits on disk, in packs and in a remote, in microseconds. Hits in memory save
             nothing: a process keeps its kernels in memory even without a cache.
-        lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock, those of them that timed out, and the
-            microseconds of all long waits.
+        lock_waits, lock_timeouts, lock_wait_us: the number of waits of over a second for a key's lock, the number of
+            these that timed out, and the sum of their microseconds.
         remote_sent, remote_dropped: compiled kernels that were sent to the remote, and those that were dropped because
             too many waited or the process ended.
         passed: by reason, the commands that the launcher of nvcc passed on to nvcc.
@@ -82,12 +82,12 @@ class EventCounts(UseCounts, kw_only=True):
 
     @property
     def compile_ms(self) -> float:
-        """Compile time in milliseconds; JSON documents have this unit, also for the next two."""
+        """The sum of all compile times, in milliseconds."""
         return self.compile_us / 1e3
 
     @property
     def saved_ms(self) -> float:
-        """Compile time saved by hits on disk, in packs and in a remote, in milliseconds."""
+        """The sum of compile times saved by hits on disk, in packs and in a remote, in milliseconds."""
         return self.saved_us / 1e3
 
     @property
@@ -157,12 +157,12 @@ class Totals(EventCounts):
         failures: by tier, the number of times that it failed and was skipped.
         saved_us: the compile time saved by hits on disk, in packs and in a remote, in microseconds; also as
             ``saved_ms``.
-        lock_waits, lock_timeouts, lock_wait_us: waits of over a second for a key's lock, those of them that timed out,
-            and the microseconds of all; also as ``lock_wait_ms``.
+        lock_waits, lock_timeouts, lock_wait_us: the number of waits of over a second for a key's lock, the number of
+            these that timed out, and the sum of their microseconds; the sum also as ``lock_wait_ms``.
         promotions, demotions: kernels compiled ahead or promoted again, and kernels demoted.
         remote_sent, remote_dropped: compiled kernels sent to the remote, and those dropped.
-        compiles: kernels compiled.
-        compile_us: the microseconds of compiling; also as ``compile_ms``.
+        compiles: the number of kernels compiled.
+        compile_us: the sum of the microseconds of compiling; also as ``compile_ms``.
         publish_failures: compiled kernels that could not be stored.
         corruptions, evictions, evicted_bytes: damaged entries found; entries evicted by cleaning, and their bytes on
             disk.
@@ -188,14 +188,14 @@ class EventPeriod(EventCounts, omit_defaults=True):
 
     Attributes:
         start: the start of the span, in seconds since 1970, UTC; a multiple of ``seconds``.
-        seconds: the length of the span.
+        seconds: the length of the span in seconds.
     """
 
     start: Count
     seconds: Count
 
     def copied(self, start: int, seconds: int) -> EventPeriod:
-        """A copy of the sums, for another span; adding to the copy does not change this object."""
+        """A copy of the sums for another span of time; adding to the copy does not change this object."""
         counts = {
             name: value.copy() for name in self.__struct_fields__ if isinstance(value := getattr(self, name), dict)
         }
@@ -203,7 +203,7 @@ class EventPeriod(EventCounts, omit_defaults=True):
 
 
 class Tally:
-    """Sums of events, which grow with each ``add``."""
+    """Running sums over events; each ``add`` adds one event to them."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class Tally:
 
     @property
     def usage(self) -> list[EntryUsage]:
-        """The usage of each entry."""
+        """The usage of each entry that has any."""
         return list(self._usage.values())
 
     @property
@@ -278,8 +278,8 @@ def _order(event: Event) -> tuple[float, str, str, str]:
 def coarsened(periods: Iterable[EventPeriod], now: float) -> list[EventPeriod]:
     """The same sums in fewer periods, which are longer the farther they are from ``now``; at most ``MOST_PERIODS``.
 
-    Farther in both directions: an event from a clock that was ahead must not stay an hourly period for ever. Periods
-    never become shorter, even if the clock was set back since.
+    Farther in the past or in the future: the hourly period of an event from a clock that was ahead must not remain for
+    ever. Periods never become shorter, even if the clock was set back since.
     """
     merged: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:
@@ -307,13 +307,13 @@ class Statistics(msgspec.Struct, frozen=True):
 
     Attributes:
         entries, stored_bytes: the entries on disk, and their bytes.
-        journal_bytes: the size of the journal, which is not in ``stored_bytes`` and has its own bound.
+        journal_bytes: the bytes of the journal, which ``stored_bytes`` does not include and which have their own limit.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
         last_24h: sums over the last 24 hours; without a store, those of this process.
         asks_remote: whether the settings let lookups ask a remote.
         memory_entries, memory_bytes: kernels in the memory tier of this process, and the bytes of their code.
-        max_memory_bytes: the limit of these bytes.
+        max_memory_bytes: the limit of ``memory_bytes``.
 
     Example:
         ```python
@@ -407,7 +407,7 @@ class EntryUsage(msgspec.Struct):
         self.weeks[week] = capped_sum(self.weeks.get(week, 0), count)
 
     def recent_hits(self, now: float) -> float:
-        """The number of hits, each counted half for every week since the end of its week.
+        """The number of hits, each halved once for every week that has passed since the end of the hit's week.
 
         Hits dated in the future count fully.
         """
@@ -440,5 +440,5 @@ def _week(at: float) -> int:
 
 
 def capped_sum(one: int, other: int) -> int:
-    """The sum of both, limited to the largest count that readers of files of sums accept."""
+    """The sum of two counts, limited to the largest count that readers of ``snapshot.json`` accept."""
     return min(MOST_COUNT, one + other)

@@ -17,7 +17,8 @@ class ToolchainFingerprint(msgspec.Struct, frozen=True):
         compiler: its name, such as ``"nvrtc"``.
         version: its version for people, such as ``"13.5"``.
         build: a digest of the content of all files that make its code; never a path.
-        environment: the environment variables that it reads, with hashes of their values; empty if none is set.
+        environment: the environment variables that the compiler reads, with hashes of their values; empty if none is
+            set.
     """
 
     compiler: str
@@ -58,7 +59,7 @@ class DeviceFingerprint(msgspec.Struct, frozen=True):
     driver: str
 
     def digest(self) -> str:
-        """32 hexadecimal digits, which differ between devices that differ in any field."""
+        """A digest of all fields, 32 hexadecimal digits: it differs between devices that differ in any field."""
         return _digest(self)
 
 

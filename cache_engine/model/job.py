@@ -29,7 +29,7 @@ class JobStage(msgspec.Struct):
 
 
 class JobProgress(msgspec.Struct):
-    """The progress of a job: the number of kernels, of those done, and their outcomes; for ``tune``, of steps."""
+    """The progress of a job: the number of all kernels, the number done, and how they ended; for ``tune``, of steps."""
 
     total: _Count = 0
     compiled: _Count = 0
@@ -57,7 +57,7 @@ class Job(msgspec.Struct, kw_only=True):
         result: the command's JSON document, as text.
         error: the error as text for people.
         level: the scope of the error (``errors.Level``).
-        told: more about the error by name, such as a compiler's log.
+        told: further texts about the error, by name, such as a compiler's log.
         cancel_asked: whether the job was asked to end. Not in the file.
     """
 

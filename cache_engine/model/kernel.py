@@ -25,10 +25,10 @@ class KernelConfig:
 
     Attributes:
         block_m, block_n, block_k: the tile of C that a thread block computes, and the elements of k in each step.
-        warps_m, warps_n: the arrangement of the block's warps over its tile.
+        warps_m, warps_n: the number of the block's warps along the rows, and along the columns, of its tile.
         stages: the number of tiles of A and of B that are in shared memory at once.
         split_k: the number of blocks that share a tile of C; each sums a part of k.
-        cluster: the number of blocks that share each tile of B; each copies a part of it for all of them.
+        cluster: the number of blocks that share each tile of B; each block copies a part of the tile for all of them.
     """
 
     block_m: Tile
@@ -116,8 +116,8 @@ class Launch(msgspec.Struct, frozen=True):
             groups without scales. ``counts`` is a pointer to an int32 for each group, its number of rows; ``groups`` is
             the number of groups, a 32-bit integer. Any other name is a pointer that the compiler adds and the kernel
             does not use: give 0.
-        workspace_bytes: the device memory through which blocks exchange sums. It must be all 0 before the first launch.
-            Kernels may share it if they never run at the same time.
+        workspace_bytes: the bytes of device memory through which blocks exchange accumulators. All of them must be 0
+            before the first launch. Kernels may share this memory if they never run at the same time.
         boxes: the parts of operands that the copy engine copies for the kernel.
     """
 

@@ -70,14 +70,14 @@ class Constants(dict[str, str | int]):
 
     @classmethod
     def of(cls, components: Mapping[str, str | int]) -> Constants:
-        """The components, encoded one by one."""
+        """The given components, each encoded."""
         made = cls(components)
         made.encoded = "".join(starmap(_encoded, components.items()))
         return made
 
 
 class KeyPrefix:
-    """The key components that are the same for many kernels of a process, hashed once."""
+    """The first components of keys, equal for many kernels of a process and hashed only once."""
 
     def __init__(self, components: Iterable[tuple[str, str]]) -> None:
         self.components: Components = (("schema", SCHEMA), *components)
@@ -100,7 +100,7 @@ def key_of(components: Components) -> CacheKey:
 
 
 def _hasher() -> Callable[[bytes], hashlib._Hash]:
-    """SHA-256; that of OpenSSL, which takes a third of the time, in a process that has loaded it anyway."""
+    """The SHA-256 function: OpenSSL's, which takes a third of the time, if this process has loaded OpenSSL anyway."""
     loaded = sys.modules.get("hashlib")
     return sha256 if loaded is None else loaded.sha256
 
@@ -120,5 +120,5 @@ def _encoded(label: str, value: str | int) -> str:
 
 
 def encoded(label: str, text: str) -> str:
-    """One component as it is hashed."""
+    """One component of a key in the form in which it is hashed."""
     return f"{len(label)}:{label}{len(text)}:{text}"

@@ -21,16 +21,16 @@ _LARGEST = 1e300
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One timing of one kernel. It has all that choosing a config needs, so it stays useful after the entry is deleted.
+    """One timing of one kernel. It has all facts that the choice of a config needs, even after the entry is deleted.
 
     Attributes:
         key: the entry's CacheKey.
         problem: the problem that was timed, on ``arch``.
-        config_from: the origin of the config; see ``GIVEN``.
+        config_from: the origin of the config: ``"given"``, ``"cost model"``, ``"tuning"`` or ``"measured on …"``.
         timing: the fields of ``gpu.timer.Timing`` except the device, by name, as the program that measured had them. A
             value that is not a number (an error that is NaN) is ``None``.
         measured_at: the time, in seconds since 1970, UTC.
-        measured_by: the program, its version and build, as ``created_by`` of a record.
+        measured_by: the program that measured, its version and build, such as ``gemm-cache 0.2.0+3f2a91c0d4e5``.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def median_us(self) -> float:
-        """The median time, in microseconds."""
+        """The median time of a launch, in microseconds."""
         return float(self.timing["median_us"])
 
     @property

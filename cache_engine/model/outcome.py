@@ -22,5 +22,5 @@ def in_words(error: Exception) -> str:
 
 
 def in_json(failure: Failure | None) -> str:
-    """The reason as JSON documents state it; empty if nothing failed."""
+    """The reason of a failure as a text for JSON documents; empty if nothing failed."""
     return failure.reason if failure is not None else ""

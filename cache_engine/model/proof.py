@@ -16,15 +16,15 @@ _SHIPPED = {("hopper", "NVIDIA H200", "nvrtc 13.0")}
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of the canaries of a family. Without one, the family is unproved.
+    """The outcome of a family's canaries (test kernels) on one device. A family without a ``Proof`` is unproved.
 
     Attributes:
-        state: ``PROVED`` or ``REFUSED``.
-        toolchain: the compiler with its version; see ``identity`` for everything that must be the same.
+        state: ``PROVED`` if all results were correct, ``REFUSED`` if one was wrong.
+        toolchain: the name and version of the compiler.
         at: the time, in seconds since 1970, UTC.
         cases: the number of canaries that ran.
         case, seed: of a refused family, the canary that failed, and the seed of its operands.
-        reason: of a refused family, the mistake.
+        reason: of a refused family, the mistake that its canary made.
         command: of a refused family, the command that times and checks the same kernel again.
     """
 
@@ -48,15 +48,15 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def identity(device: DeviceFingerprint, toolchain: Components) -> CacheKey:
-    """The identity of a proof: the device, and the key components that all kernels of the family have in common.
+    """A digest of all that a proof depends on: the device, and the key components common to all kernels of the family.
 
-    These are the family, its template, the compiler with its build and flags, and the target. If any of them changes,
-    the family is unproved again.
+    These components are the family, its template, the compiler with its build and flags, and the target. If any of them
+    changes, the family is unproved again.
     """
     text = "".join(f"{len(label)}:{label}{len(value)}:{value}" for label, value in toolchain)
     return CacheKey(sha256(f"{device.digest()}{text}".encode(errors="surrogatepass")).hexdigest())
 
 
 def is_shipped(family: str, device: DeviceFingerprint, compiler: str, version: str) -> bool:
-    """Whether this program ships the evidence for a family on such a device with such a compiler."""
+    """Whether this program is released with a family already proved on such a device with this compiler."""
     return (family, device.name, f"{compiler} {version}") in _SHIPPED

@@ -14,7 +14,7 @@ M = Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
 
 
 class Shape(Options, frozen=True, omit_defaults=True):
-    """A problem without its m, as plain values; types or targets that only a newer program knows can be read too."""
+    """A problem without its m, as plain values, so that types and targets of a newer program can be read."""
 
     n: M
     k: M
@@ -42,10 +42,10 @@ class ShapeCounts(msgspec.Struct, frozen=True):
     """A journal line: for each m, how often a shape was asked for since the last such line.
 
     Attributes:
-        kind: ``use``. Versions that do not count demand read it as a line about use with no counts.
+        kind: always ``use``. Versions that do not count demand read the line as one about use, without counts.
         at: the time of writing, in seconds since 1970, UTC.
         shape: the shape.
-        asked: the number of requests by m.
+        asked: for each m, the number of requests.
     """
 
     kind: str

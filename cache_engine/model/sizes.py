@@ -18,7 +18,8 @@ def parse_sizes(text: str, name: str = "m") -> Sizes:
     """Reads sizes and ranges of sizes between commas, in any order; returns them ascending, with overlaps joined.
 
     Raises:
-        UsageError: when a part is neither, or a range ends before it starts; the text names it.
+        UsageError: when a part is neither a size nor a range, or a range ends before it starts; the text names the
+            part.
         InvalidProblem: when a size is not supported.
     """
     found = []

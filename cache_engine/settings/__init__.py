@@ -28,15 +28,15 @@ __all__ = [
 
 GIB = 1024**3
 PACKS = "packs"
-"""The value of ``enable_caching`` with which only packs are used."""
+"""The value of the setting ``enable_caching`` with which only packs are used."""
 AUTO, LOCAL, PACK = "auto", "local", "pack"
-"""The values of ``toolchain``."""
+"""The values of the setting ``toolchain``."""
 NO_DEVICE = "none"
-"""The value of ``timings_of`` with which no timings choose configs."""
+"""The value of the setting ``timings_of`` with which no timings choose configs."""
 BEHIND, BEFORE, NEVER = "behind", "before", "never"
-"""The values of ``prove``."""
+"""The values of the setting ``prove``."""
 FAST_MATH = "--use_fast_math"
-"""A flag of the compiler that ``compiler_flags`` may contain."""
+"""A flag of the compiler that the setting ``compiler_flags`` may contain."""
 _PREFIX = "GEMM_CACHE_"
 _FILE_NAME = "gemm-cache.toml"
 CONFIG_VARIABLE = "GEMM_CACHE_CONFIG"
@@ -65,8 +65,8 @@ def _setting(kind: SettingKind, default: Any, text: str) -> Any:
 class Settings:
     """All settings, given as arguments, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
 
-    ``origins`` has the origin of each value that is not the default: an ``Origin``, or the policy that set it. ``file``
-    is the settings file that was read, if any.
+    ``origins`` has the origin of each value that is not the default: an ``Origin``, or the policy that set the value.
+    ``file`` is the settings file that was read, if any.
     """
 
     dir: Path | None = _setting(kinds.path(), None, "The store's directory. Default: the user cache directory.")
@@ -256,12 +256,12 @@ class Settings:
 
     @property
     def serves_any_toolchain(self) -> bool:
-        """Whether kernels of packs and of the store may serve whatever build of the compiler made them."""
+        """Whether kernels of packs and of the store may serve, whichever build of the compiler has made them."""
         return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
 
     @property
     def serves_packs_of_any_toolchain(self) -> bool:
-        """Whether kernels of packs may serve whatever build of the compiler made them."""
+        """Whether kernels of packs may serve, whichever build of the compiler has made them."""
         return self.toolchain != LOCAL
 
     def made_here(self) -> Settings:
@@ -374,13 +374,13 @@ def variable(name: str) -> str:
 
 
 def _no_setting(name: str) -> str:
-    """The sentence that a setting does not exist, with the most similar name."""
+    """A sentence that says that a setting does not exist, and gives the most similar name."""
     meant = _closest(name.lower(), BY_NAME)
     return f"there is no setting {name[:60]!r}{f'; did you mean {meant}?' if meant else ''}"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables that begin like ours and set nothing, each with the variable that may be meant, or ``""``."""
+    """The variables ``GEMM_CACHE_…`` that set nothing, each with the variable that may be meant, or ``""``."""
     known = [*BY_NAME, *REPLACED, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name not in map(variable, known):
@@ -390,7 +390,7 @@ def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str
 
 @cache
 def _warn_of_unknown(variables: tuple[tuple[str, str], ...]) -> None:
-    """Warns of variables that set nothing; once in a process."""
+    """Warns of environment variables that set nothing; once in a process."""
     if variables:
         import logging
 
@@ -399,7 +399,7 @@ def _warn_of_unknown(variables: tuple[tuple[str, str], ...]) -> None:
 
 
 def unknown_in_words(name: str, meant: str) -> str:
-    """The message about a variable that sets nothing."""
+    """The message about an environment variable that sets nothing."""
     retired = name.removeprefix(_PREFIX).lower()
     if retired in RETIRED:
         return f"the environment variable {name} sets nothing any more: {RETIRED[retired]}"
@@ -408,7 +408,7 @@ def unknown_in_words(name: str, meant: str) -> str:
 
 
 def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The values of existing settings; warns of settings that no longer exist."""
+    """The given values without those of settings that no longer exist; warns of these."""
     _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
     return {name: value for name, value in values.items() if name not in RETIRED and name not in REPLACED}
 
@@ -416,14 +416,14 @@ def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, An
 def _replaced(
     given: Mapping[str, object], values: Mapping[str, Any], settings: Settings, where: str = ""
 ) -> dict[str, Any]:
-    """The values of other settings that the ``REPLACED`` settings in ``given`` stand for; warns of each.
+    """The values of present settings that replace the old settings (``REPLACED``) in ``given``; warns of each old one.
 
     Args:
-        values: the values of the other settings that are given with them.
-        settings: the settings that apply otherwise.
+        values: the values of present settings that are given together with the old ones.
+        settings: the settings that apply if ``values`` does not have them.
 
     Raises:
-        UsageError: when a value is neither yes nor no.
+        UsageError: when the value of an old setting is neither yes nor no.
     """
     old = {
         name: kinds.yes_or_no().text(str(given[name]), f"{where}setting {name}") for name in REPLACED if name in given
@@ -460,7 +460,7 @@ def _closest(name: str, names: Iterable[str]) -> str:
 
 
 def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -> Settings:
-    """The settings with these checked values. A policy replaces its settings unless they are given with it."""
+    """The settings with the checked ``values``; a policy also sets its settings that ``values`` does not have."""
     preset = POLICIES[values["policy"]] if "policy" in values else {}
     origins = {
         **settings.origins,
@@ -492,7 +492,7 @@ def _of_file(said: Mapping[str, object], path: Path, settings: Settings) -> dict
 def default_place(environment: Mapping[str, str]) -> Path | None:
     """The path of the user's own settings file, which may not exist; ``None`` if the user has no home directory.
 
-    Computed as ``platformdirs`` does on Linux. Importing that package takes as long as all else before the first key.
+    Computed as ``platformdirs`` does on Linux, because importing that package would double the time to the first key.
     """
     folder = environment.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):
@@ -503,7 +503,7 @@ def default_place(environment: Mapping[str, str]) -> Path | None:
 def user_cache_folder(name: str) -> Path | None:
     """The path of a folder of ours in the user's cache directory; it may not exist. ``None`` without a home.
 
-    Computed as ``platformdirs`` does on Linux. Importing that package takes as long as all else before the first key.
+    Computed as ``platformdirs`` does on Linux, because importing that package would double the time to the first key.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(home):
@@ -515,8 +515,8 @@ def _find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Pat
     """The settings file to read, if any; and whether the user named it, so that it must exist.
 
     Args:
-        named: the file that an argument names. It goes before the one in the environment, and that before the user's
-            own.
+        named: the file that an argument names, which is preferred to the one that the environment names; that one is
+            preferred to the user's own.
 
     Raises:
         UsageError: when the name is empty.

@@ -1,7 +1,7 @@
 """Optional packages, which only some verbs need, and the command that installs each.
 
 The core compiles, stores and serves kernels. ``pyproject.toml`` lists the packages of the core and of each extra. No
-install command names this program as a package of an index, because anyone could have registered that name there.
+install command takes this program from a package index, because anyone could have registered its name there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
 def lazy(module: str, extra: str, purpose: str) -> ModuleType:
     """An object in place of a module of an extra, which imports the module at its first use.
 
-    So code that mentions the module can be imported without the extra. Using the object raises as ``needing``.
+    So code that uses the module can be imported without the extra. Using the object raises ``ExtraMissing`` if the
+    extra is not installed.
     """
     return _LazyModule(module, extra, purpose)
 
@@ -70,7 +71,11 @@ class _LazyModule(ModuleType):
 
 
 def require(extra: str, purpose: str, *modules: str) -> None:
-    """Checks that modules of an extra (by default all) are installed, without importing them. Raises as ``needing``."""
+    """Checks that modules of an extra (by default all) are installed, without importing them.
+
+    Raises:
+        ExtraMissing: when one is not installed; the text has the command that installs it.
+    """
     for module in modules or EXTRAS[extra]:
         if find_spec(module) is None:
             raise _missing(extra, purpose, module)

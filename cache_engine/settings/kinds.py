@@ -47,7 +47,7 @@ class SettingKind(msgspec.Struct, frozen=True):
         of_file: converts a value in a settings file, given the file's folder; raises as ``of_text``.
         of_program: converts a value that a program gives.
         is_secret: whether an error must not show the value.
-        why_not: the fault of a value, if ``allowed`` does not explain it; else empty.
+        why_not: a function that returns the fault of a value, if ``allowed`` does not explain the fault; else empty.
     """
 
     allowed: str
@@ -259,7 +259,7 @@ def _is_place(text: str) -> bool:
 
 
 def _place(value: object, folder: Path) -> str:
-    """The text ``KIND=DIR`` with an absolute path."""
+    """The text ``KIND=DIR`` from a value in a settings file, with an absolute path."""
     if not isinstance(value, str):
         raise TypeError(value)
     kind, path = _parted(value)
@@ -297,7 +297,7 @@ def parse_bytes(text: str) -> int:
     """Bytes from text such as ``2GB`` (powers of 1000), ``2GiB`` or ``2G`` (powers of 1024), or a plain number.
 
     Raises:
-        UsageError: when the text is neither.
+        UsageError: when the text is not a number of bytes.
     """
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?I?B?)", text.strip().upper())
     if match is None or match[2] not in _UNITS:

@@ -33,7 +33,7 @@ class Tier(Protocol):
     name: str
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry of ``key``; ``None`` if the tier has none."""
+        """The entry of ``key``; ``None`` if the tier does not have it."""
         ...
 
 
@@ -94,7 +94,7 @@ class MemoryTier:
             self._remove(key)
 
     def held(self) -> tuple[int, int]:
-        """The number of entries, and the bytes of their compiled code together."""
+        """The number of entries in memory, and the bytes of their compiled code together."""
         with self._lock:
             return len(self._entries), self._bytes
 

@@ -40,7 +40,7 @@ _LEVEL = 3  # higher levels take milliseconds to save a tenth
 
 
 class UnknownFormat(Exception):
-    """A record has a format version that this program does not know. Leave its file unchanged."""
+    """A record has a format version that this program does not know; its file must stay unchanged."""
 
     def __init__(self, key: CacheKey, version: int) -> None:
         super().__init__(f"record of {key[:12]} has format {version}; this program knows formats up to {FORMAT}")
@@ -96,7 +96,7 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
 
 
 def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
-    """The decompressed bytes of one section, from the start of a blob, at least up to that section's end.
+    """The decompressed bytes of one section of a blob; ``data`` is the blob's start, at least to the section's end.
 
     Raises:
         CorruptEntry: when the header is not this entry's, or the bytes do not match the record.
@@ -150,7 +150,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
             is checked in any case, and covers the sections that are not decoded.
 
     Raises:
-        CorruptEntry: naming the part that does not match.
+        CorruptEntry: when a part does not match; the text names the part.
     """
     check_header(key, blob, data)
     if len(data) != blob.stored_bytes:
@@ -194,7 +194,7 @@ def with_signature(data: bytes, signature: str) -> bytes:
 
 
 def enveloped(inner: bytes, *, format: int | None = None, signature: str = "") -> bytes:
-    """The bytes of a record file around the JSON object ``inner``; by default in this program's format."""
+    """The bytes of the record file whose record is the JSON object ``inner``; by default in this program's format."""
     return (
         _encode_json(_Envelope(FORMAT if format is None else format, _checksum(inner), msgspec.Raw(inner), signature))
         + b"\n"
@@ -248,7 +248,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
 def components_of(data: bytes) -> Components | None:
     """The components that a record file's key was made from, as the file says; ``None`` if they cannot be read.
 
-    Checks nothing: use the components only to find an entry, which is then checked.
+    The file is not checked: use the components only to find an entry, and check that entry.
     """
     try:
         outline = _decode_outline(data)
@@ -305,7 +305,7 @@ def _compress(raw: bytes, name: str) -> bytes:
 
 
 def _misplaced(what: str, key: str, found: str) -> str:
-    """The text of the error ``Misplaced``, with so many digits of both keys that their difference shows."""
+    """The text of the error ``Misplaced``, with enough digits of both keys to show their difference."""
     digits = next((length for length in (12, 24, 40) if key[:length] != found[:length]), 64)
     return f"the {what} at the path of {key[:digits]} belongs to {found[:digits]}"
 

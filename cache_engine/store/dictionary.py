@@ -33,7 +33,7 @@ def compress(raw: bytes) -> bytes:
 
 
 def decompress(stored: bytes | memoryview) -> bytes:
-    """The bytes that were compressed. The caller must have checked the size that the frame declares.
+    """The decompressed bytes of a frame; the caller must have checked the size that the frame declares.
 
     Raises:
         zstandard.ZstdError: when ``stored`` is not such a frame, or is damaged.
@@ -50,7 +50,8 @@ def _dictionary() -> zstandard.ZstdCompressionDict:
     """The dictionary, read from the package when a text is first written or read.
 
     Raises:
-        OSError: when it is missing or damaged. Not ``CorruptEntry``: the entry is good and must not go to quarantine.
+        OSError: when the dictionary is missing or damaged. Not ``CorruptEntry``, because the entry is good and must not
+            go to quarantine.
     """
     from hashlib import sha256  # no hit needs a text
 

@@ -89,7 +89,7 @@ class DiskStore:
         return record_data, blob_data
 
     def unchecked(self, key: CacheKey) -> tuple[bytes, bytes] | None:
-        """The same bytes, of which only the record's checksum is checked; the caller checks the rest."""
+        """The bytes of an entry's record and of its blob; only the record's checksum is checked, not the blob."""
         found = self._read(key, _whole_and_more)
         return None if found is None else (found[0], found[2])
 
@@ -133,7 +133,7 @@ class DiskStore:
         return decode_section(key, record.blob, name, data)
 
     def publish(self, key: CacheKey, artifact: Artifact, describe: Callable[[Blob], Record]) -> Record:
-        """Creates or replaces an entry. Call it under the key's lock.
+        """Creates or replaces an entry. The caller must hold the key's lock.
 
         Args:
             describe: a function that makes the record from the description of the blob.
@@ -151,7 +151,7 @@ class DiskStore:
         return record
 
     def place(self, record: Record, record_data: bytes, blob_data: bytes) -> None:
-        """Creates or replaces an entry from bytes that the caller has checked. Call it under the key's lock."""
+        """Creates or replaces an entry from bytes that the caller has checked. The caller must hold the key's lock."""
         key = CacheKey(record.key)
         path, record_path = self.layout.blob_path(key, record.blob.digest), self.layout.record_path(key)
         if not self.layout.trust:
@@ -167,7 +167,7 @@ class DiskStore:
     def delete(self, key: CacheKey) -> int:
         """Deletes an entry, its record first, or a bundle of another framework. Returns the bytes freed.
 
-        Call it under the key's lock.
+        The caller must hold the key's lock.
         """
         freed = 0
         for path in (self.layout.record_path(key), *self._blobs(key), self.layout.group_path(key)):
@@ -178,7 +178,7 @@ class DiskStore:
         return freed
 
     def quarantine(self, key: CacheKey) -> None:
-        """Moves an entry to quarantine, its record first. Call it under the key's lock."""
+        """Moves an entry to quarantine, its record first. The caller must hold the key's lock."""
         for path in (self.layout.record_path(key), *self._blobs(key)):
             self.quarantine_file(Path(path))
 
@@ -189,7 +189,7 @@ class DiskStore:
     def keys(self, start: str = "") -> Iterator[CacheKey]:
         """The keys of all records, sorted.
 
-        Reads only file names. ``start``: two digits that the keys must begin with.
+        Reads only file names. With ``start``, two digits, only keys that begin with these.
         """
         for shard in [start] if start else shards_in(self.layout.metadata, links=self.layout.trust):
             with suppress(FileNotFoundError, NotADirectoryError):

@@ -66,7 +66,7 @@ def read_whole(
         trust: as for ``open_file``.
 
     Raises:
-        CorruptEntry: when it is larger, not a regular file, or ``Untrusted``.
+        CorruptEntry: when it is larger than ``most_bytes``, not a regular file, or ``Untrusted``.
         OSError: when it cannot be read.
     """
     try:
@@ -80,7 +80,7 @@ def read_whole(
 
 
 def check_readable(path: str | os.PathLike[str], most_bytes: int) -> None:
-    """Refuses a file that ``read_whole`` would refuse, with the same errors, or that does not exist."""
+    """Raises the error of ``read_whole`` for a file that it would refuse, and an error if the file does not exist."""
     descriptor = open_file(path)
     try:
         _check_size(path, descriptor, most_bytes)
@@ -111,7 +111,7 @@ def shards_in(*folders: Path, links: bool) -> list[str]:
 
 
 def refuse_link(folder: str) -> None:
-    """Refuses to write to a subfolder of entries that is a symbolic link, because it may lead out of the store.
+    """Raises an error if a subfolder of entries is a symbolic link: writing to it may lead out of the store.
 
     Raises:
         PermissionError: when it is a link.
@@ -122,7 +122,7 @@ def refuse_link(folder: str) -> None:
 
 
 def refuse_device(path: str | os.PathLike[str]) -> None:
-    """Refuses to replace a device, pipe or socket by a file: as root, ``/dev/null`` would be lost for all programs.
+    """Raises an error if a path is a device, pipe or socket: root could replace ``/dev/null`` for all programs.
 
     Raises:
         UsageError: when the path is one of these.

@@ -46,7 +46,7 @@ Identities = tuple[tuple[int, int] | None, ...]
 
 
 class TicketName(NamedTuple):
-    """The parts of a ticket's name; see ``queue``.
+    """The parts of the name of a ticket, the file of a process that compiles or waits to compile (``cache.queue``).
 
     Attributes:
         state: what the process does, one of ``cache.queue.State``.
@@ -186,7 +186,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Path:
-        """The file with digests of files that compilers read; see ``frameworks.nvcc.inputs``."""
+        """The file with the stored digests of files that compilers read (``frameworks.nvcc.inputs``)."""
         return self.root / "digests.json"
 
     @property
@@ -209,7 +209,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
         """Refuses a store whose directory or a folder was replaced, for example by a link.
 
         Raises:
-            StoreError: when the identities differ from ``known``, so a plan made before is for other files.
+            StoreError: when the identities differ from ``known``; a plan made before is then for other files.
         """
         for before, now in zip(known, self.identities(), strict=False):
             if before is not None and before != now:
@@ -240,16 +240,16 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def groups(self) -> Path:
-        """The folder of kernels of other frameworks, created with the first."""
+        """The folder of kernels of other frameworks, created with the first such kernel."""
         return self.root / "groups"
 
     def group_path(self, key: CacheKey) -> str:
-        """The path of the file with a kernel of another framework."""
+        """The path of the file with the kernel of another framework that has this key."""
         return f"{self.root}/groups/{key}"
 
     @property
     def proofs(self) -> Path:
-        """The folder of proofs of kernel families, created with the first."""
+        """The folder of proofs of kernel families, created with the first proof."""
         return self.root / "proofs"
 
     def proof_path(self, name: CacheKey) -> str:
@@ -258,11 +258,11 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def runs(self) -> Path:
-        """Reports of ``gemm-cache run``. The folder is created with the first."""
+        """The folder of reports of ``gemm-cache run``, created with the first report."""
         return self.root / "runs"
 
     def run_path(self, started_at: float, pid: int) -> Path:
-        """The report of a run; in the order of names the newest is the last."""
+        """The path of the report of a run; sorted by name, the newest report is the last."""
         return self.runs / f"{round(max(started_at, 0.0) * 1e3):016x}-{pid}.json"
 
     @property
@@ -281,13 +281,13 @@ class StoreLayout(msgspec.Struct, frozen=True):
     def key_lock(self, key: CacheKey) -> Path:
         """The lock file for compiling and deleting an entry.
 
-        All keys share 4,096 files, since lock files must never be deleted. Two keys with the same file sometimes wait
-        for each other.
+        All keys share 4,096 lock files, since lock files must never be deleted. So compiles of two keys with the same
+        lock file wait for each other.
         """
         return self.locks / f"key-{key[:3]}.lock"
 
     def results_file(self, fingerprint: str) -> Path:
-        """The file with the results of a subject; other tools read it too."""
+        """The file with the results of a subject (an accelerator or a device); other tools read it too."""
         return self.results_folder / f"gemm_cache_{fingerprint}.json"
 
     def compressed_results_file(self, fingerprint: str) -> Path:

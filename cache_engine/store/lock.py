@@ -29,7 +29,7 @@ from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
 ROTATE_BYTES = 1024**2
-"""Of a file of lines; then its writer begins another."""
+"""The bytes of a file of lines from which on its writer begins another file."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_BLOCKED = 100
 
@@ -46,7 +46,7 @@ class Held:
 
         Args:
             name: the name of the lock for error texts.
-            timeout_s: the longest wait.
+            timeout_s: the longest wait for the lock, in seconds.
             absent: a path that must not exist once the file is locked.
         """
         self._file, self._name, self._timeout_s, self._shared, self._absent = file, name, timeout_s, shared, absent
@@ -84,8 +84,8 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Held:
 def file_lock_to_delete(path: Path, timeout_s: float) -> Held:
     """As ``file_lock``, but works also on a full disk, where a missing lock file cannot be created.
 
-    It then locks the folder instead: meanwhile no process can create that lock file, so none can hold it. Use it only
-    for deleting, since all other processes wait for the folder.
+    It then locks the folder instead; until its release, no process can create the missing lock file and hold it. Use
+    this only for deleting, since all other processes wait for the folder.
     """
     try:
         return file_lock(path, timeout_s)
@@ -149,7 +149,7 @@ def _release(file: OwnFile) -> None:
 
 
 def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
-    """Waits for a lock as long as the timeout allows; returns whether it was acquired."""
+    """Waits for a lock for at most ``timeout_s`` seconds; returns whether it was acquired."""
     if timeout_s <= 0:
         return False
     deadline = time.monotonic() + timeout_s
@@ -233,7 +233,7 @@ def _poll(descriptor: int, deadline: float, shared: bool) -> bool:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file if no other process holds it; returns whether it did.
+    """Locks an open file if no other process holds its lock; returns whether the file is now locked.
 
     Closing the file releases the lock, unless a forked child still has the file open.
     """
@@ -247,10 +247,12 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def open_to_append(folder: Path, ending: str) -> tuple[OwnFile, os.stat_result]:
-    """A file that this process alone appends lines to: the oldest that is free and has room, or a new one; its status.
+    """Opens a file to which only this process appends lines: the oldest that is free and has room, or a new one.
+
+    Returns the open file and its status.
 
     Raises:
-        OSError: when there is none and none can be made.
+        OSError: when there is no such file, and none can be created.
     """
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
@@ -274,7 +276,7 @@ def open_to_append(folder: Path, ending: str) -> tuple[OwnFile, os.stat_result]:
 
 
 def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
-    """Opens and locks an existing file if no process holds it and it has room; else returns ``None``.
+    """Opens and locks an existing file if no process holds it and it has room for lines; else returns ``None``.
 
     If a killed process left the last line incomplete, this ends the line.
     """
@@ -294,7 +296,7 @@ def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
 
 
 def _lock_in_place(descriptor: int, path: Path) -> bool:
-    """Locks an open file; returns whether it did and the file is still at its path: folding may rename it."""
+    """Locks an open file; returns whether it is locked and still at its path, since folding may rename it."""
     if not try_lock(descriptor):
         return False
     with suppress(FileNotFoundError):

@@ -132,10 +132,11 @@ def new_layout(folder: Path) -> Iterator[NewLayout]:
 def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[_T], str]) -> _T:
     """Creates a layout with the pack that ``write`` writes to the path it is given. Returns the result of ``write``.
 
-    Raises as ``new_layout``.
+    Raises the errors of ``new_layout``.
 
     Args:
-        about: makes, from the result of ``write``, a description for people who see the layout in a registry.
+        about: a function that makes, from the result of ``write``, a description for people who see the layout in a
+            registry.
     """
     with new_layout(folder) as layout:
         pack = layout.blobs / f"written{SUFFIX}"
@@ -153,7 +154,7 @@ def is_layout(path: Path) -> bool:
 
 
 def pack_in(folder: Path) -> Path:
-    """The path of the one pack in a layout. Its digest is checked, its entries are not.
+    """The path of the only pack in a layout, after checking the pack's digest; its entries are not checked.
 
     Raises:
         PackUnusable: when the layout is damaged, or has no pack or several.

@@ -1,4 +1,4 @@
-"""Opens a directory as a store: creates it, and checks that it is one and that only you and root can change it."""
+"""Opens a directory as a store: creates it, or checks that it is a store that only you and root can change."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _check_free(layout: StoreLayout) -> None:
 def _has_marker(layout: StoreLayout) -> bool:
     """Whether the directory has the file that marks a store.
 
-    Without it, the owners are checked first, as a more exact reason.
+    Without it, the owners of the directory are checked first, because a wrong owner is a more exact reason.
     """
     try:
         if layout.marker.exists():
@@ -108,7 +108,7 @@ def _make(layout: StoreLayout) -> None:
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
-    """An open descriptor of the store's directory, after checking this directory and every folder above it."""
+    """An open descriptor of the store's directory, after checking who can change this directory and those above it."""
     if layout.trust:
         return os.open(layout.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     root = open_way(layout.root, make=make)

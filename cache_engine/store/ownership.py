@@ -25,10 +25,10 @@ _MOST_LINKS = 40  # the limit of Linux
 
 
 def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
-    """Refuses an open file that other users may change.
+    """Checks that no users other than you and root may change an open file.
 
     Raises:
-        Untrusted: when they may; the text says why.
+        Untrusted: when others may change it; the text says why.
     """
     why = others_may_change(status)
     if why:
@@ -42,8 +42,8 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, trust: 
 
     Args:
         flags: those of ``os.open``, except ``O_CREAT``.
-        trust: accept a file that others may change. ``None`` accepts it if others may change its folder too, because
-            ``open_store`` accepts such a folder only if the user trusts everything in it.
+        trust: accept a file that others may change. ``None`` accepts such a file only if others may change its folder
+            too, because ``open_store`` accepts such a folder only if the user trusts everything in it.
 
     Raises:
         CorruptEntry: when it is not a regular file, or ``Untrusted``.
@@ -90,7 +90,7 @@ def name_what_is_no_file(path: str | os.PathLike[str], error: OSError) -> None:
 
 
 def check_opened(path: str | os.PathLike[str], status: os.stat_result, trust: bool | None) -> None:
-    """Refuses an open file by the same rules as ``open_file``."""
+    """Checks an open file as ``open_file`` does, and raises the same errors."""
     if not stat.S_ISREG(status.st_mode):
         raise CorruptEntry(f"{os.fspath(path)} is not a regular file")
     if not trust and others_may_change(status):
@@ -107,7 +107,8 @@ def private(path: str, flags: int) -> int:
 def open_way(path: Path, *, make: bool = False) -> int:
     """An open descriptor of ``path``, for use as a ``dir_fd`` or with ``fstat``. The caller closes it.
 
-    Checks every folder and link above ``path``, but not ``path`` itself: the caller knows what that should be.
+    Checks every folder and link above ``path``. The caller checks ``path`` itself, because it knows what that should
+    be.
 
     Args:
         make: create missing folders, private to you.
@@ -156,7 +157,7 @@ def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
         trust: accept a link, and a folder that others may change.
 
     Raises:
-        Untrusted: when users other than you and root can change it, or it is a link.
+        Untrusted: when users other than you and root can change the folder, or it is a link.
         OSError: when it does not exist.
     """
     descriptor = os.open(path.name, _PASS & ~os.O_NOFOLLOW if trust else _PASS, dir_fd=within)

@@ -149,8 +149,9 @@ class Pack:
     def made_with(self) -> Mapping[Provenance, int]:
         """The provenance of the entries (compiler, machine), with the number of entries of each, most frequent first.
 
-        This is what the pack says. A pack of an older program does not say it; then its first 10,000 records are read.
-        Entries are sorted by key, which is a hash, so these are a fair sample of a larger pack.
+        The part ``made with`` of the pack says this; it is not compared with the entries. A pack of an older program
+        has no such part; then its first 10,000 records are read. Entries are sorted by key, which is a hash, so these
+        records are a random sample.
 
         Raises:
             OSError: when the disk fails.
@@ -169,7 +170,7 @@ class Pack:
         """The row of the index with this number.
 
         Raises:
-            CorruptEntry: when it points outside the pack, its record is too large, or the pack is cut short.
+            CorruptEntry: when the row points outside the pack, its record is too large, or the pack is cut short.
         """
         key, offset, record_bytes, blob_bytes = _ROW.unpack(self._read(self._index + number * _ROW.size, _ROW.size))
         if record_bytes > MAX_RECORD_BYTES or not _HEADER.size <= offset <= self._index - record_bytes - blob_bytes:
@@ -218,11 +219,11 @@ class Pack:
             self._prove(record_data)
 
     def record_data(self, row: Row) -> bytes:
-        """The bytes of the record in the pack; raises ``CorruptEntry`` if the pack is cut short."""
+        """The bytes of a row's record in the pack; raises ``CorruptEntry`` if the pack is cut short."""
         return self._read(row.offset, row.record_bytes)
 
     def blob_data(self, row: Row) -> bytes:
-        """The bytes of the blob in the pack; raises as ``record_data``."""
+        """The bytes of a row's blob in the pack; raises ``CorruptEntry`` if the pack is cut short."""
         return self._read(row.offset + row.record_bytes, row.blob_bytes)
 
     def key_at(self, number: int) -> CacheKey:
@@ -254,7 +255,7 @@ class Pack:
         return stated + tail
 
     def _open_again_if_closed(self) -> None:
-        """Opens the pack again if the program has closed its descriptor; the number may belong to another file now."""
+        """Opens the pack again if the program has closed its descriptor; another file may have the number now."""
         if not self._file.is_ours:
             try:
                 self._open()
@@ -262,7 +263,7 @@ class Pack:
                 raise OSError(str(error)) from error
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Bytes of the file; raises ``CorruptEntry`` if the file was cut short after it was opened."""
+        """``size`` bytes of the file from ``offset``; raises ``CorruptEntry`` if the file was cut short meanwhile."""
         data = os.pread(self._file.descriptor, size, offset)
         if len(data) != size:
             raise CorruptEntry(f"pack {self.path.name} is cut short")
@@ -281,7 +282,7 @@ class Pack:
 
 
 class _Keys(Sequence[str]):
-    """The keys of a pack's index as a sequence; each is read when it is used."""
+    """The keys of a pack's index as a sequence; each key is read from the file when it is used."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
@@ -339,7 +340,7 @@ def _count(counts: Counter[Provenance], record_data: bytes) -> None:
 
 
 def _made_with_bytes(counts: Counter[Provenance]) -> bytes:
-    """The part ``made with`` of a pack, which says how the entries were made; empty where that would be too long."""
+    """The part ``made with`` of a pack, which says how the entries were made; empty if it would be too long."""
     stated = _encode(sorted(counts.items(), key=lambda item: (-item[1], msgspec.structs.astuple(item[0]))))
     if len(stated) > _MOST_MADE_WITH_BYTES:
         return b""
@@ -362,7 +363,7 @@ def find_packs(places: Iterable[Path]) -> list[Path]:
 def _open(path: Path, trust: bool) -> int:
     """An open descriptor of a pack file.
 
-    Without ``trust``, only you and root may be able to change it or a folder above.
+    Without ``trust``, raises an error if others than you and root can change the file or a folder above it.
     """
     try:
         if not trust:

@@ -1,6 +1,6 @@
 """Pinned keys, whose entries no automatic cleaning deletes.
 
-Each is an empty file, so two processes or two versions of the program never overwrite each other's pins.
+Each pin is an empty file, so two processes or two versions of the program never overwrite each other's pins.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def is_pinned(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def pin(layout: StoreLayout, key: CacheKey) -> None:
-    """Pins a key, durably: also after a power cut the key is pinned.
+    """Pins a key; after this returns, a power cut does not remove the pin.
 
     Raises:
-        StoreError: when very many keys are pinned.
-        OSError: when the disk refuses.
+        StoreError: when the store already has the largest number of pins.
+        OSError: when the disk cannot be written.
     """
     if len(pinned_keys(layout) - {key}) >= MOST_PINS:
         raise StoreError(f"{MOST_PINS:,} kernels are pinned, and no more can be; gemm-cache pin --remove ends some")
@@ -50,7 +50,7 @@ def unpin(layout: StoreLayout, key: CacheKey) -> None:
     """Unpins a key, if it is pinned.
 
     Raises:
-        OSError: when the disk refuses.
+        OSError: when the disk cannot be written.
     """
     with suppress(FileNotFoundError):
         os.unlink(layout.pin_path(key))

@@ -1,6 +1,9 @@
-"""Proofs of kernel families on disk: a file for each family, device and toolchain, named by ``model.proof.identity``.
+"""Proofs of kernel families on disk (``model.proof``): a file for each family, device and toolchain.
 
-A file is a JSON object ``{"checksum", "proof"}``. A damaged one counts as no proof, and the next proof replaces it.
+A file's name is the proof's identity.
+
+A file is a JSON object ``{"checksum", "proof"}``. A damaged file is treated as if it did not exist; the next proof
+replaces it.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
 def states(
     layout: StoreLayout, family: str, toolchain: str | None = None, device: DeviceFingerprint | None = None
 ) -> list[Proof]:
-    """The proofs of a family, the newest first: with one toolchain, and on one device, if given."""
+    """The proofs of a family, newest first; only those with ``toolchain`` and on ``device``, if these are given."""
     found = [proof for _, proof in proofs(layout) if proof.family == family]
     found = [proof for proof in found if toolchain in (None, proof.toolchain) and device in (None, proof.device)]
     return sorted(found, key=lambda proof: -proof.at)

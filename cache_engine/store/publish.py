@@ -45,7 +45,7 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
 
 
 def stage(temp: Path) -> tuple[str, OwnFile]:
-    """The path of a new temporary file, and the open file. Its lock tells cleaners that the writer still runs.
+    """The path of a new temporary file, and the open file, locked: so cleanings see that its writer still runs.
 
     Raises:
         OSError: when the file cannot be created.
@@ -76,14 +76,14 @@ def delete(path: str | Path) -> None:
 
 
 def _make_folder(folder: str, durable: bool) -> None:
-    """Creates the subfolder of entries with the same first two digits, for the first of these entries."""
+    """Creates a subfolder of entries (those with the same first two digits) if it does not exist yet."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if durable:
         sync_folder(os.path.dirname(folder))
 
 
 def sync_folder(folder: str) -> None:
-    """Syncs the names in a folder to disk."""
+    """Syncs a folder to disk, so that the names of its files survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

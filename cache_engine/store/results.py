@@ -2,8 +2,8 @@
 
 A file is read whole. A process that adds to it takes its lock, merges, and replaces the file whole; so readers need no
 lock. The results are opaque to this module and are decoded only when requested. Each result is on its own line and has
-its own checksum. Of a damaged file the sound lines count; the next writer copies the file to quarantine and continues
-with these lines.
+its own checksum. Of a damaged file only the undamaged (sound) lines are used; the next writer copies the file to
+quarantine and continues with these lines.
 
 Version 0.2 also wrote a compressed form of the file, and logs of results to be merged later. Both are read, and the
 next write merges them into the file.
@@ -33,7 +33,7 @@ from cache_engine.store.publish import publish_file
 # ---- The format of a results file, which other tools read and write too: its versions and compression ----
 
 FORMAT = "1.0"
-"""The format version of the file. A file with another first number has another format and is left unchanged."""
+"""The format version of the file. A file with another first number has another format, and is not changed."""
 
 LARGEST_IMPORT_BYTES = 32 * 2**20
 """The largest imported results file, in bytes after decompressing; three times the size to which results are pruned.
@@ -50,7 +50,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class Statistics(msgspec.Struct):
-    """Counts over an accelerator's results; times are in seconds since 1970.
+    """Counts of a subject's results and of lookups of them; times are in seconds since 1970.
 
     ``corrupt_lines`` counts damaged lines, in the logs of version 0.2, that were skipped.
     """
@@ -76,13 +76,13 @@ class Snapshot(msgspec.Struct):
 
     Attributes:
         version: the version of the model that wrote it last.
-        cache_format_version: the version of this format.
+        cache_format_version: the version of the file's format.
         arch_fingerprint: identifies the accelerator of these results.
         architecture: every field of that accelerator.
         cache_entries: the results, by key.
-        statistics: counts over these results.
-        evaluator: the evaluator that made these results.
-        usage: the time of the last use of each result; results that were never used are not in it.
+        statistics: counts of these results and of lookups of them.
+        evaluator: the evaluator that made the results.
+        usage: by key, the time of the last use of each result; results that were never used are missing.
         generation: the file contains the results of the logs of version 0.2 with a lower number; if missing, of none.
     """
 
@@ -104,7 +104,7 @@ class Snapshot(msgspec.Struct):
 
 
 class UnknownResults(StoreError):
-    """Results have a format version that this program does not know. Leave their file unchanged."""
+    """Results have a format version that this program does not know; their file must stay unchanged."""
 
 
 class _Head(msgspec.Struct):
@@ -219,14 +219,14 @@ def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
 _log = logging.getLogger(__name__)
 
 Judge = Callable[[str, bytes | msgspec.Raw], str]
-"""A function that checks one result, given its name and its bytes. Returns the key of a sound one; else empty text."""
+"""A function that checks one result, given its name and bytes: returns its key, or an empty text if it is damaged."""
 
 State = list[tuple[str, int, int, int]]
-"""Name, inode, size and time of change of files. If two states are equal, nothing was written between them."""
+"""For each of some files its name, inode, size and time of change; equal states mean that no file was written."""
 
 
 class NewResult(msgspec.Struct):
-    """A result to be stored: its key, its time, its search time, and its JSON text."""
+    """A result to be stored: its key, the time when it was found, the milliseconds of its search, and its JSON text."""
 
     key: str
     at: float
@@ -252,7 +252,7 @@ class ResultFile:
 
         Args:
             new: the snapshot to start with if the store has none; it names the subject.
-            judge: decides which results of a damaged file are sound.
+            judge: decides which results of a damaged file are undamaged.
         """
         self._layout, self._new, self._judge = layout, new, judge
         self._fingerprint = new.arch_fingerprint
@@ -268,7 +268,7 @@ class ResultFile:
     def load(self) -> Snapshot:
         """The results on disk, also stored in ``snapshot``. Reads them again only if the files changed.
 
-        Of a damaged file, only the sound results count; a warning is logged.
+        Of a damaged file, only the undamaged results are used; a warning is logged.
 
         Raises:
             UnknownResults: when they have another format version.
@@ -307,9 +307,9 @@ class ResultFile:
             self._write(snapshot, damage, logs)
 
     def damage(self) -> dict[Path, CorruptEntry]:
-        """Each damaged file with its error, every entry judged; raises as ``load``. Changes nothing.
+        """Checks every result; returns each damaged file with its error. Changes nothing, and raises as ``load``.
 
-        Call it under the lock of these results, so that none is replaced meanwhile.
+        The caller must hold the lock of these results, so that no file is replaced meanwhile.
         """
         _, damage, _ = self._read(thorough=True)
         return damage
@@ -325,13 +325,13 @@ class ResultFile:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s)
 
     def _read(self, *, thorough: bool = False) -> tuple[Snapshot, dict[Path, CorruptEntry], list[int]]:
-        """The content of all files, the damaged files with their errors, and the numbers of the logs.
+        """The results in all files of the subject, the damaged files with their errors, and the numbers of the logs.
 
         Writers replace the results file before they delete the logs that they merged. So this reads that file last, and
         misses no result.
 
         Args:
-            thorough: judge each result, and leave out those that are not sound.
+            thorough: whether to check each result, and leave out the damaged ones.
         """
         judge, damage = self._judge if thorough else None, dict[Path, CorruptEntry]()
         logs = [(number, _read_log(path, damage)) for number, path in _logs(self._layout, self._fingerprint)]
@@ -407,7 +407,10 @@ def _names(layout: StoreLayout) -> Iterator[tuple[str, int | None]]:
 
 
 def _judged(snapshot: Snapshot, judge: Judge | None) -> tuple[int, int]:
-    """Leaves the sound results, each under its own key; returns how many were not sound, and how many there were."""
+    """Removes damaged results from a snapshot, and puts the others under their own keys.
+
+    Returns the number of results that were damaged or under a wrong key, and the number of all.
+    """
     if judge is None:
         return 0, 0
     entries = snapshot.cache_entries
@@ -417,10 +420,10 @@ def _judged(snapshot: Snapshot, judge: Judge | None) -> tuple[int, int]:
 
 
 def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
-    """The results in the sound lines of a damaged file.
+    """The results in the undamaged lines of a damaged file.
 
     Raises:
-        CorruptEntry, UnknownResults: when the first line does not name the subject; the results may be another's.
+        CorruptEntry, UnknownResults: when the first line does not name the subject; the results may be of another one.
     """
     head, *lines = data.split(b"\n")
     found = decode_snapshot(head + b'},"statistics":{}}', new.arch_fingerprint)
@@ -435,7 +438,7 @@ def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
 
 
 def add_result(snapshot: Snapshot, new: NewResult) -> None:
-    """Adds a result to a snapshot, and counts it there."""
+    """Adds a result to a snapshot, and updates the snapshot's statistics."""
     statistics = snapshot.statistics
     snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
     statistics.last_updated = max(statistics.last_updated, new.at)
@@ -463,13 +466,13 @@ _decode_ms = msgspec.json.Decoder(Ms).decode
 
 
 def _logs(layout: StoreLayout, fingerprint: str) -> list[tuple[int, Path]]:
-    """The number and the path of each log, sorted by number."""
+    """The number and the path of each version 0.2 log of a subject, sorted by number."""
     numbers = {number for name, number in _names(layout) if name == fingerprint and number is not None}
     return [(number, layout.results_log(fingerprint, number)) for number in sorted(numbers)]
 
 
 def _read_log(path: Path, damage: dict[Path, CorruptEntry]) -> list[ResultLine]:
-    """The lines of a log, none of one that cannot be read: that is added to ``damage``."""
+    """The lines of a log of version 0.2; if it cannot be read, none, and the error is added to ``damage``."""
     try:
         data = read_whole(path, MOST_BYTES) or b""
     except CorruptEntry as error:
@@ -499,7 +502,7 @@ def _decode_line(text: bytes) -> ResultLine:
 
 
 def _replay(snapshot: Snapshot, lines: list[ResultLine], judge: Judge | None) -> int:
-    """Adds the lines of a log to a snapshot, but those that are damaged; returns how many are."""
+    """Adds the undamaged lines of a version 0.2 log to a snapshot; returns the number of damaged lines."""
     damaged = 0
     for line in lines:
         if isinstance(line, Usage):

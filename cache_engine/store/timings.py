@@ -46,7 +46,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class TimedDevice:
-    """A device with measurements; ``name`` is empty if it cannot be read."""
+    """A device that has measurements; ``name`` is empty if its file cannot be read."""
 
     fingerprint: str
     name: str
@@ -102,7 +102,7 @@ class Timings:
                 self._file(device.digest(), device).append(new)
 
     def close(self) -> None:
-        """Frees memory. Nothing waits to be written."""
+        """Frees the memory of measurements that were read; writes nothing."""
         if not holds(self._lock):  # in a signal handler, the interrupted code finishes its own writes
             with self._lock:
                 self._files.clear()
@@ -170,7 +170,7 @@ class Timings:
         return [one for one in self if one.key == key]
 
     def mend(self, fingerprint: str) -> None:
-        """Copies a device's damaged files to quarantine, and writes them again with their sound measurements."""
+        """Copies a device's damaged files to quarantine, and writes them again with their undamaged measurements."""
         with self._lock:
             self._file(fingerprint).mend()
 
@@ -192,7 +192,7 @@ class Timings:
 
 
 def judge_of(device: str) -> Judge:
-    """A function that decides whether a stored timing is sound and belongs to the device with this fingerprint."""
+    """A function that checks that a stored timing is undamaged and of the device with this fingerprint."""
 
     def judge(name: str, raw: bytes | msgspec.Raw) -> str:
         with suppress(CorruptEntry):

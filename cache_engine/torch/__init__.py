@@ -10,8 +10,10 @@
 
 - ``calls`` -- the functions: ``linear``, ``mm``, ``scaled_mm``, ``grouped_mm``, ``external_matmul``
 - ``modules`` -- ``Linear``, ``swap``, ``unswap``, ``warm``
-- ``ops`` -- the operators ``torch.ops.gemm_cache``, and what they refuse; ``gradients``, autocast and ``vmap``
-- ``launches`` -- plans, kernels and launches for tensors of a GPU; ``products`` -- PyTorch's own, everywhere else
+- ``ops`` -- the operators ``torch.ops.gemm_cache``, and checks of their arguments; ``gradients`` -- their gradients,
+  autocast and ``vmap``
+- ``launches`` -- plans, kernels and launches for tensors on a GPU; ``products`` -- PyTorch's own products, for all
+  other tensors
 
 Never imported by the rest of this package.
 """

@@ -1,7 +1,7 @@
 """The functions that programs call. A call without gradients, tracing or transformations goes straight to the launch.
 
-Each raises ``UsageError``, which names the dtype, device, shape or stride that does not fit; and when a CUDA graph is
-captured and a kernel is not loaded: see ``warm``.
+Each raises ``UsageError`` if the arguments do not fit together; the text names the wrong dtype, device, shape or
+stride. Each also raises it while a CUDA graph is captured, if the kernel was not loaded before, as ``warm`` does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
         ```
 
     Args:
-        x: … × k, of fp16, bf16, fp32 or fp64; fp32 as ``torch.set_float32_matmul_precision`` says.
+        x: … × k, of fp16, bf16, fp32 or fp64. ``torch.set_float32_matmul_precision`` decides how fp32 is rounded.
         weight: n × k, of the same type.
         bias: n elements.
-        activation: ``"none"``, ``"relu"`` or ``"gelu"`` (that with erf).
+        activation: ``"none"``, ``"relu"`` or ``"gelu"`` (the exact one, with erf).
     """
     if torch.compiler.is_compiling() or _modes() or _transformation() is not None or not isinstance(x, torch.Tensor):
         return _ops.linear(x, weight, bias, activation)
@@ -64,12 +64,14 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
 
 
 def mm(a: Any, b: Any, *, out_dtype: Any | None = None) -> Any:
-    """``a · b``: m × k and k × n, or a batch of each, read as they lie, row by row or column by column.
+    """``a · b`` for matrices m × k and k × n, or a batch of each.
+
+    A matrix is read without a copy if it is contiguous, by rows or by columns.
 
     Args:
-        a: of fp16, bf16, fp32, fp64, fp8 or int8.
-        b: of the same type.
-        out_dtype: the type of the result; by default theirs, of fp8 bf16, of int8 int32.
+        a: a tensor of fp16, bf16, fp32, fp64, fp8 or int8.
+        b: a tensor of the same type.
+        out_dtype: the type of the result; by default bf16 for fp8, int32 for int8, and otherwise the type of ``a``.
     """
     return _ops.mm(a, b, out_dtype=out_dtype)
 
@@ -78,36 +80,40 @@ def scaled_mm(
     a: Any, b: Any, a_scales: Any, b_scales: Any, bias: Any | None = None, *, out_dtype: Any | None = None,
     activation: str = "none",
 ) -> Any:  # fmt: skip
-    """``activation(a · b + bias)`` of fp8 with a scale for each block, without a gradient.
+    """``activation(a · b + bias)`` for fp8 operands with a scale for each block; has no gradient.
 
     Args:
-        a: m × k, k a multiple of 128.
-        b: k × n, column by column, as a ``weight.T``.
-        a_scales: m × k / 128 of fp32; or of E8M0, as its own type or ``uint8``, with columns filled up to four.
-        b_scales: n × k / 128, or n / 128 (rounded up) × k / 128.
+        a: m × k, where k is a multiple of 128.
+        b: k × n, contiguous by columns, as ``weight.T`` is.
+        a_scales: m × k / 128 of fp32; or of E8M0 (PyTorch's type, or ``uint8``), with the number of columns padded to
+            a multiple of four.
+        b_scales: n × k / 128, or n / 128 (rounded up) × k / 128, in the same format.
         bias: n elements of the result's type.
-        out_dtype: by default bf16.
-        activation: as of ``linear``.
+        out_dtype: the type of the result; by default bf16.
+        activation: as for ``linear``.
     """
     return _ops.scaled_mm(a, b, a_scales, b_scales, bias, out_dtype=out_dtype, activation=activation)
 
 
 def grouped_mm(a: Any, b: Any, counts: Any, bias: Any | None = None, activation: str = "none") -> Any:
-    """Groups of rows, each times a matrix of its own: the experts of a mixture.
+    """Multiplies each group of rows of ``a`` by its own matrix in ``b``: the experts of a mixture.
 
     Args:
-        a: rows × k, those of the first group first; or groups × rows × k, of whose matrices the first rows count.
+        a: rows × k, with the rows of the first group first; or groups × rows × k, with a group's rows at the start of
+            its matrix.
         b: groups × k × n.
-        counts: the rows of each group, of int32, on the same device; not waited for. Rows of no group may hold
-            anything; of groups × rows × n they are 0.
+        counts: the number of rows of each group, as int32 on the same device; the call does not wait for them. In the
+            result, rows that belong to no group have any values, or 0 if ``a`` is groups × rows × k.
         bias: groups × n.
-        activation: as of ``linear``.
+        activation: as for ``linear``.
     """
     return _ops.grouped_mm(a, b, counts, bias, activation)
 
 
 def external_matmul(a: Any, b: Any, out: Any) -> None:
-    """``a · b`` into ``out``, for Inductor to time beside its own kernels; waits for the kernel at the first call.
+    """Writes ``a · b`` to ``out``; for Inductor, which times it against its own kernels.
+
+    The first call for a problem waits until its kernel is compiled.
 
     Example:
         ```python

@@ -1,8 +1,8 @@
-"""Gradients of the operators, and what autocast and ``torch.func`` make of them.
+"""Gradients of the operators, and their behaviour under autocast and ``torch.func``.
 
-Products of gradients are operators themselves, and read what is there where it lies: the gradient of x is a product of
-the layout nn, that of a weight one of tn. Inside of ``torch.func`` and ``forward_ad`` an operator is PyTorch's own
-product, which every transformation knows.
+The products in a gradient call our operators too, and read their tensors without copying them: the gradient of x is a
+product with the layout nn, the gradient of a weight one with the layout tn. Inside ``torch.func`` and ``forward_ad``,
+an operator calls PyTorch's own functions, for which every transformation is defined.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _transformation = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 (no
 
 
 def _before_activation(grad: Any, y: Any, activation: str) -> Any:
-    """The gradient of what an activation was applied to: for gelu that is ``y``, for relu its result."""
+    """The gradient with respect to the input of an activation, from the gradient of its output.
+
+    Args:
+        y: for gelu, the activation's input; for relu, its output.
+    """
     if activation == "relu":
         return torch.where(y > 0, grad, grad.new_zeros(()))
     return torch.ops.aten.gelu_backward(grad, y) if activation == "gelu" else grad
@@ -73,7 +77,12 @@ def _none(name: str) -> Any:
 
 
 def _register(name: str, tensors: int, backward: Any) -> None:
-    """Gives an operator, whose first arguments are so many tensors, its gradient and transformations."""
+    """Registers an operator's gradient, and its behaviour in transformations such as ``torch.func.vmap``.
+
+    Args:
+        tensors: the number of the operator's first arguments that are tensors.
+        backward: computes the gradients of these tensors.
+    """
     op, here = getattr(_ops, name).default, getattr(products, name, None)
 
     def forward(ctx: Any, named: dict[str, Any], *given: Any) -> Any:
@@ -107,7 +116,7 @@ def _register(name: str, tensors: int, backward: Any) -> None:
 
 
 def _register_autocast(name: str, device: str) -> None:
-    """Casts an operator's tensors of floats to autocast's type, as PyTorch does for ``F.linear``."""
+    """Has autocast convert an operator's floating-point tensors to its type, as PyTorch does for ``F.linear``."""
     op = getattr(_ops, name).default
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))  # noqa: SLF001
 

@@ -1,7 +1,7 @@
 """Launching kernels for tensors of a GPU: memory and streams are PyTorch's, kernels come from the cache.
 
-What depends on the forms of tensors alone is found once for each combination of them. While a CUDA graph is captured,
-nothing is looked up, compiled or loaded.
+The plan and the kernel depend only on the dtypes, shapes, strides and devices of the tensors, so they are found once
+for each combination of these. While a CUDA graph is captured, no kernel is looked up, compiled or loaded.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class Serving:
     """The source of the kernels for PyTorch's tensors. Set it before the first call.
 
     Attributes:
-        cache: by default the one that operators share.
-        wait_ms: at most for a kernel that must be compiled; meanwhile another that is right serves, or PyTorch's own
-            product. ``None`` waits as long as it takes.
+        cache: the cache that kernels come from; by default the one that operators share.
+        wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; ``None`` for no limit. After it,
+            until that kernel is ready, another stored kernel that is correct for the problem serves, else PyTorch
+            multiplies.
     """
 
     cache: Cache | None = None
@@ -50,44 +51,48 @@ class Serving:
 
 
 serving = Serving()
-"""That of this process."""
+"""The source of the kernels for all products in this process."""
 
 
 class Gpu:
-    """The questions about a GPU that a launch asks PyTorch. Tests have another, for which the CPU stands."""
+    """The facts about the GPU that a launch gets from PyTorch. Tests replace it by one that treats the CPU as a GPU."""
 
     def owns(self, tensor: Any) -> bool:
-        """Whether the tensor is on one that kernels are for."""
+        """Whether the tensor is on a GPU for which there are kernels."""
         return bool(tensor.is_cuda)
 
     def on(self, tensor: Any) -> AbstractContextManager[Any]:
-        """Makes the tensor's the current one: PyTorch does not for an operator written in Python."""
+        """A context manager in which the tensor's GPU is the current one.
+
+        PyTorch does not make it the current one for an operator written in Python.
+        """
         return nullcontext() if tensor.get_device() == self.current() else torch.cuda.device(tensor.device)
 
     def current(self) -> int:
-        """The number of the current one."""
+        """The number of the current GPU."""
         return int(torch.cuda.current_device())
 
     def stream(self) -> int:
-        """The handle of the current one's current stream."""
+        """The handle of the current stream of the current GPU."""
         return int(torch._C._cuda_getCurrentRawStream(self.current()))  # noqa: SLF001 (as Inductor's code does)
 
     def is_capturing(self) -> bool:
-        """Whether that stream is captured into a CUDA graph."""
+        """Whether the current stream is captured into a CUDA graph."""
         return bool(torch.cuda.is_current_stream_capturing())
 
 
 gpu = Gpu()
-"""That of this process."""
+"""The ``Gpu`` that all launches in this process use."""
 
 
 class Given(NamedTuple):
-    """A product's tensors.
+    """The tensors of one product, and the other arguments of its operator.
 
     Attributes:
-        own: PyTorch's own product, with what the operator was given.
-        check: refuses what does not fit, given the same: asked once for tensors of the same forms.
-        transposes_b: whether B is the transpose of ``b``.
+        own: computes the product with PyTorch's own functions; has all arguments of the operator.
+        check: raises ``UsageError`` if the same arguments do not fit together. Called once for all tensors with equal
+            dtypes, shapes, strides and devices.
+        transposes_b: whether the B of the product is the transpose of ``b``.
     """
 
     a: Any
@@ -104,13 +109,13 @@ class Given(NamedTuple):
 
 
 def product(given: Given, out: Any | None = None, *, waits: bool = False) -> Any:
-    """The product on PyTorch's current stream, not waited for; in ``out``, else in a new tensor.
+    """Starts the product on PyTorch's current stream; returns ``out``, or else a new tensor, before it is computed.
 
     Args:
         waits: whether to wait for a kernel that must be compiled, whatever ``serving`` says.
 
     Raises:
-        UsageError: when the tensors do not go together; when a CUDA graph is captured and the kernel is not loaded.
+        UsageError: when the tensors do not fit together; when a CUDA graph is captured and the kernel is not loaded.
         ExtraMissing, CompileError: as ``cache_engine.matmul``.
     """
     a, b, bias = given.a, given.b, given.bias
@@ -145,7 +150,10 @@ def product(given: Given, out: Any | None = None, *, waits: bool = False) -> Any
 
 
 def _moved(tensor: Any, has_gaps: bool) -> Any:
-    """A copy without gaps that starts where a kernel can read; it lies as the tensor lies, where that has no gaps."""
+    """A contiguous copy of a tensor, at an address from which a kernel can read.
+
+    The copy has the tensor's strides, unless the tensor has gaps between its elements; then it is contiguous by rows.
+    """
     return tensor.clone(memory_format=torch.contiguous_format if has_gaps else torch.preserve_format)
 
 
@@ -168,7 +176,10 @@ def _new_plan(given: Given, forms: Any) -> tuple[MatmulPlan, Wanted] | None:
 def plan_of(
     activation: str, out_dtype: Any, transposes_b: bool, is_tf32: bool, *tensors: Any
 ) -> tuple[MatmulPlan, Wanted] | None:
-    """The plan for tensors of these types, shapes and strides; ``None`` where no kernel is for them. Needs no GPU."""
+    """The plan for tensors of these types, shapes and strides, and the value by which its kernel is looked up.
+
+    ``None`` if no kernel can compute the product. Needs no GPU.
+    """
     if any(one is not None and 0 in one[1] for one in tensors[:2]):
         return None
     a, b, bias, *further = (
@@ -197,7 +208,10 @@ def _form(name: str, dtype: Any, shape: Any, strides: Any) -> Form:
 
 
 def tf32(dtype: Any) -> bool:
-    """Whether elements are fp32 that may be rounded to ten bits of mantissa, as the program told PyTorch."""
+    """Whether a dtype is fp32 whose elements may be rounded to ten bits of mantissa, by a setting of PyTorch.
+
+    The setting is ``torch.set_float32_matmul_precision``.
+    """
     return dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
 
 
@@ -205,7 +219,7 @@ def tf32(dtype: Any) -> bool:
 
 
 def load(problem: GemmProblem) -> None:
-    """Loads a problem's kernel on the current GPU, for launches to come."""
+    """Loads a problem's kernel on the current GPU, so that a later launch need not."""
     _kernel(Wanted(problem), gpu.current())
 
 
@@ -226,7 +240,7 @@ def _kernel(wanted: Wanted, number: int, *, waits: bool = False) -> Startable:
 
 
 def _find(most_ms: float | None, problem: GemmProblem) -> Code:
-    """The code for a problem; none, where PyTorch's own product is to serve it."""
+    """The code of the kernel for a problem; code without a kernel if PyTorch's own product must serve instead."""
     from cache_engine.cache.operator import code_found, default_cache
 
     there = serving.cache or default_cache()
@@ -240,7 +254,7 @@ def _find(most_ms: float | None, problem: GemmProblem) -> Code:
 
 @dataclass(slots=True)
 class _ByTorch:
-    """Stands for PyTorch's own product, which the caller computes."""
+    """Takes the place of a kernel when there is none: the caller then computes PyTorch's own product."""
 
     problem: GemmProblem
     name: str = "PyTorch"
@@ -250,7 +264,7 @@ class _ByTorch:
 
 
 class _Loaded:
-    """A kernel in a GPU's memory, and the memory in which its blocks exchange sums, for each stream."""
+    """A kernel in a GPU's memory, and for each stream a workspace: memory in which its blocks exchange accumulators."""
 
     def __init__(self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any) -> None:
         self.name, self.problem = name, problem
@@ -261,7 +275,7 @@ class _Loaded:
         self._kernel(operands)
 
     def launch(self, given: Given, y: Any) -> None:
-        """Starts it on PyTorch's current stream."""
+        """Starts the kernel on PyTorch's current stream; it writes the product to ``y``."""
         from numpy import uint64
 
         stream = gpu.stream()
@@ -279,10 +293,12 @@ class _Loaded:
             self._kernel(operands)
 
     def _workspace(self, stream: int, device: Any) -> Any:
-        """A workspace of zeroes, as a launch leaves it: of this stream alone, whose launches do not overlap.
+        """A workspace whose bytes are all 0, for one launch on a stream.
 
-        In a graph that is captured it is the graph's own, of its pool, and filled with zeroes in each replay: replays
-        and other launches may overlap. Likewise beyond the most that is kept, for this launch.
+        Each stream has its own, because launches of one stream do not overlap; a launch leaves it filled with zeroes. A
+        CUDA graph that is being captured gets another one, from the graph's memory pool, which each replay fills with
+        zeroes, because replays and other launches may overlap. When the stored workspaces have reached
+        ``_MOST_KEPT_BYTES``, a launch gets a workspace that is not stored.
         """
         size = self._kernel.workspace_bytes
         key = (stream, get_ident() if stream == multiply.PER_THREAD else 0)
@@ -305,7 +321,7 @@ class _Kept:
 
 
 _kept = _Kept()
-"""The workspaces of all kernels."""
+"""The bytes of the stored workspaces of all kernels together."""
 _MOST_KEPT_BYTES = 2**28
 
 

@@ -1,4 +1,4 @@
-"""A model's linear layers: swapping them for ones that use our kernels, and warming those."""
+"""Swaps a model's linear layers for layers that use our kernels, and compiles their kernels in advance."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from cache_engine.torch.calls import linear
 from cache_engine.torch.products import FLOATS
 
 Only = str | Iterable[str] | Callable[[str, Any], bool]
-"""Names of layers, as patterns such as ``"*.mlp.*"``; or what says of a name and a module whether it is one."""
+"""The layers to swap: patterns of their names, such as ``"*.mlp.*"``, or a function of a name and a module.
+
+The function returns whether to swap the module.
+"""
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]  # PyTorch's types are not read
-    """``torch.nn.Linear`` with our kernels, and an activation that the kernel applies.
+    """A ``torch.nn.Linear`` that uses our kernels, with an activation that the kernel applies.
 
     Attributes:
         activation: ``"none"``, ``"relu"`` or ``"gelu"``.
@@ -41,27 +44,27 @@ class Swapped:
     """The result of ``swap``.
 
     Attributes:
-        swapped: names of the layers that use our kernels now.
-        left: names of the others that multiply, and why each was left.
+        swapped: the names of the layers that use our kernels now.
+        left: the names of the other layers that multiply, and for each the reason why it was not swapped.
     """
 
     swapped: tuple[str, ...]
     left: dict[str, str]
 
     def __str__(self) -> str:
-        """A line for each layer that was left."""
+        """The numbers of layers, then a line for each layer that was not swapped, with the reason."""
         lines = [f"{len(self.swapped)} linear layers swapped, {len(self.left)} left"]
         return "\n".join([*lines, *(f"  {name}: {why}" for name, why in self.left.items())])
 
 
 def swap(model: Any, only: Only = "*") -> Swapped:
-    """Has a model's linear layers use our kernels, in place: modules, weights and ``state_dict`` stay the same.
+    """Makes a model's linear layers use our kernels, in place: modules, weights and ``state_dict`` stay the same.
 
-    A layer becomes a ``Linear`` by its class alone, so hooks, optimizers and references to it stay right.
+    Only the class of a layer is changed, to ``Linear``, so hooks, optimizers and references to the layer stay valid.
 
     Args:
-        model: a module; itself, or any inside.
-        only: the layers to swap; by default all that can be.
+        model: a module. It is swapped too if it is a linear layer itself.
+        only: the layers to swap; by default all that can be swapped.
     """
     patterns = [only] if isinstance(only, str) else () if callable(only) else tuple(only)
     swapped, left = [], {}
@@ -78,7 +81,10 @@ def swap(model: Any, only: Only = "*") -> Swapped:
 
 
 def unswap(model: Any) -> int:
-    """Undoes ``swap``; returns the number of layers. A ``Linear`` with an activation stays."""
+    """Undoes ``swap``; returns the number of layers that became ``torch.nn.Linear`` again.
+
+    A ``Linear`` with an activation is not changed back.
+    """
     layers = [module for module in model.modules() if type(module) is Linear and module.activation == "none"]
     for module in layers:
         module.__class__ = torch.nn.Linear
@@ -86,7 +92,7 @@ def unswap(model: Any) -> int:
 
 
 def _why_not(module: Any) -> str | None:
-    """The reason why a module cannot be swapped: empty where it is no layer that multiplies; ``None`` where it can."""
+    """The reason why a module cannot be swapped; ``None`` if it can; empty if it is not a layer that multiplies."""
     if isinstance(module, torch.nn.MultiheadAttention):
         return "its projections are multiplied inside of one function of PyTorch"
     if not isinstance(module, torch.nn.Linear):
@@ -117,14 +123,14 @@ def warm(
     Call it before a CUDA graph is captured. It launches nothing.
 
     Args:
-        model: with layers that ``swap`` swapped.
-        m: numbers of rows, batch and sequence multiplied: all that calls will have, such as ``range(1, 257)``.
-        training: whether the products of gradients are warmed too.
-        dtype: of the inputs, where that is not the weights', as under autocast.
-        arch: a target, such as ``"sm_90a"``, to compile for without a GPU, and to load nothing.
+        model: a model with layers that ``swap`` has changed.
+        m: every number of rows that calls will have (batch × sequence length), such as ``range(1, 257)``.
+        training: whether to compile the kernels for the gradients too.
+        dtype: the type of the inputs, if it differs from the weights' type, as under autocast.
+        arch: a target, such as ``"sm_90a"``: compiles for it without a GPU, and loads nothing.
 
     Returns:
-        One result for each problem; see its ``trouble``.
+        One result for each problem; its ``trouble`` is the reason if the kernel is not in the store.
 
     Raises:
         GpuRequired: when there is neither a GPU nor an ``arch``.
@@ -141,7 +147,10 @@ def warm(
 
 
 def problems_of(model: Any, rows: Iterable[int], dtype: Any | None, *, training: bool) -> Iterator[GemmProblem]:
-    """Each problem once that the layers have with so many rows; those that no kernel is for are left out."""
+    """The problems that the layers ask for with these numbers of rows, each once.
+
+    Leaves out problems that no kernel computes.
+    """
     seen = set()
     for layer in (module for module in model.modules() if isinstance(module, Linear)):
         (n, k), strides, kind = layer.weight.shape, layer.weight.stride(), dtype or layer.weight.dtype

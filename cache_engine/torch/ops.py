@@ -1,4 +1,4 @@
-"""The operators ``torch.ops.gemm_cache``, for any device, and what they refuse: of real tensors and of fake ones."""
+"""The operators ``torch.ops.gemm_cache``, for tensors on any device and fake tensors; checks of their arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cache_engine.torch.launches import Given
 from cache_engine.torch.products import FLOATS, result_type
 
 LIBRARY = torch.library.Library("gemm_cache", "DEF")
-"""Holds the operators: PyTorch forgets them once it is gone."""
+"""The library with the operators; PyTorch removes them when this object is deleted."""
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 Form = tuple[tuple[Any, ...], Any]
 """The shape and the type of a result."""
@@ -26,7 +26,7 @@ Form = tuple[tuple[Any, ...], Any]
 
 
 def form_of_linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none") -> Form:
-    """That of ``x · weightᵀ``."""
+    """The shape and the type of ``linear``'s result; raises ``UsageError`` if the arguments do not fit."""
     _check_alike(FLOATS, x=x, weight=weight, bias=bias)
     if weight.dim() != 2 or not x.dim() or x.shape[-1] != weight.shape[1]:
         raise UsageError(f"x is {_shown(x)} and weight {_shown(weight)}; x must be … × k and weight n × k")
@@ -35,7 +35,7 @@ def form_of_linear(x: Any, weight: Any, bias: Any | None = None, activation: str
 
 
 def form_of_mm(a: Any, b: Any, *, out_dtype: Any | None = None) -> Form:
-    """That of ``a · b``."""
+    """The shape and the type of ``mm``'s result; raises ``UsageError`` if the tensors do not fit."""
     _check_alike((*FLOATS, *_FP8, torch.int8), a=a, b=b)
     if a.dim() != b.dim() or a.dim() not in (2, 3) or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         raise UsageError(f"a is {_shown(a)} and b {_shown(b)}; they must be m × k and k × n, or a batch of each")
@@ -46,7 +46,7 @@ def form_of_scaled(
     a: Any, b: Any, a_scales: Any, b_scales: Any, bias: Any | None = None, *, out_dtype: Any | None = None,
     activation: str = "none",
 ) -> Form:  # fmt: skip
-    """That of ``a · b`` with scales."""
+    """The shape and the type of ``scaled_mm``'s result; raises ``UsageError`` if the arguments do not fit."""
     _check_alike(_FP8, a=a, b=b)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.shape[1] % SCALE_BLOCK:
         raise UsageError(f"a is {_shown(a)} and b {_shown(b)}; they must be m × k and k × n, k a multiple of 128")
@@ -66,7 +66,7 @@ def form_of_scaled(
 
 
 def form_of_grouped(a: Any, b: Any, counts: Any, bias: Any | None = None, activation: str = "none") -> Form:
-    """That of ``a · b`` of groups."""
+    """The shape and the type of ``grouped_mm``'s result; raises ``UsageError`` if the arguments do not fit."""
     _check_alike(FLOATS, a=a, b=b, bias=bias)
     if b.dim() != 3 or a.dim() not in (2, 3) or a.shape[-1] != b.shape[1] or (a.dim() == 3 and len(a) != len(b)):
         raise UsageError(f"a is {_shown(a)} and b {_shown(b)}; they must be (groups ×) rows × k and groups × k × n")
@@ -117,7 +117,7 @@ def _shown(tensor: Any) -> str:
 
 
 def launched_linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none") -> Any:
-    """``activation(x · weightᵀ + bias)`` by a kernel, where there is one."""
+    """``activation(x · weightᵀ + bias)`` by a kernel; by PyTorch if there is no kernel for these tensors."""
     if x.dim() == 1:
         return launched_linear(x[None], weight, bias, activation)[0]
     own = partial(products.linear, x, weight, bias, activation)
@@ -144,7 +144,10 @@ def _launched_grouped(a: Any, b: Any, counts: Any, bias: Any | None = None, acti
 
 
 def _weight_gradient(a: Any, grad: Any, counts: Any) -> Any:
-    """For each group ``aᵀ · grad`` of its rows. Reads the counts, which waits for the GPU."""
+    """The gradient of ``grouped_mm`` with respect to ``b``: for each group, ``aᵀ · grad`` over the rows of the group.
+
+    Reads the counts, which waits for the GPU.
+    """
     made = grad.new_zeros(counts.shape[0], a.shape[-1], grad.shape[-1])
     for group, rows in enumerate(products.rows_of_groups(a, counts)):
         made[group] = torch.ops.gemm_cache.mm(a[rows].t(), grad[rows])
@@ -159,7 +162,14 @@ def _form_of_weight_gradient(a: Any, grad: Any, counts: Any) -> Form:
 
 
 def _register(name: str, schema: str, form: Any, here: Any, launched: Any) -> None:
-    """Defines an operator by its form, by what computes it on the CPU, and by what does so on a GPU."""
+    """Defines an operator.
+
+    Args:
+        schema: the operator's arguments, as PyTorch declares them.
+        form: returns the shape and the type of the result; raises ``UsageError`` if the arguments do not fit.
+        here: computes the operator for tensors that are not on a GPU.
+        launched: computes it for tensors on a GPU.
+    """
 
     def real(*given: Any, **named: Any) -> Any:
         if launches.gpu.owns(given[0]):
@@ -194,7 +204,10 @@ _register(
 
 @register_flop_formula([getattr(torch.ops.gemm_cache, name) for name in ("linear", "mm", "scaled_mm", "grouped_mm")])  # type: ignore[untyped-decorator]
 def _flops(a: Any, *_: Any, out_shape: Any, **__: Any) -> int:
-    """For ``FlopCounterMode``, which would count none; each row of groups is taken to belong to one."""
+    """The floating-point operations of a product, for ``FlopCounterMode``, which would otherwise count 0.
+
+    For ``grouped_mm``, every row counts, as if each belonged to a group.
+    """
     return int(2 * math.prod(out_shape) * a[-1])
 
 

@@ -1,6 +1,6 @@
-"""Products by PyTorch's own functions: on the CPU, inside of ``torch.func``, and on a GPU where no kernel serves.
+"""Products by PyTorch's own functions: on the CPU, inside ``torch.func``, and on a GPU if no kernel serves.
 
-They have the arguments of the operators.
+Each function has the name and the arguments of an operator in ``torch.ops.gemm_cache``.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ DTYPES = {
     torch.float8_e4m3fn: DType.FP8_E4M3, torch.float8_e5m2: DType.FP8_E5M2, torch.int8: DType.INT8,
     torch.int32: DType.INT32,
 }  # fmt: skip
-"""The types of elements that kernels have."""
+"""The element types of kernels, by PyTorch's dtypes."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Types that PyTorch multiplies as they are."""
+"""The types that PyTorch multiplies without converting them."""
 
 
 def result_type(dtype: Any, asked: Any | None = None) -> Any:
-    """The type of a product: as is asked, else that of the operands; of fp8 bf16, of int8 int32."""
+    """The type of a product: ``asked`` if given; else bf16 for fp8, int32 for int8, ``dtype`` for all others."""
     if asked is not None or dtype in FLOATS:
         return asked or dtype
     return torch.int32 if dtype is torch.int8 else torch.bfloat16
 
 
 def activated(y: Any, activation: str) -> Any:
-    """``y`` after the activation of an epilogue; gelu is the one with erf."""
+    """``y`` after the activation; gelu is the exact one, with erf."""
     if activation not in tuple(Activation):
         raise UsageError(f"unknown activation {activation!r}; use one of: {', '.join(Activation)}")
     return y if activation == "none" else torch.relu(y) if activation == "relu" else F.gelu(y)
@@ -43,7 +43,11 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
 
 
 def mm(a: Any, b: Any, *, out_dtype: Any | None = None) -> Any:
-    """``a · b``. What PyTorch does not multiply is summed in fp32 as in kernels, or fp64, and rounded once."""
+    """``a · b``.
+
+    If PyTorch has no product of these types, the operands are converted first, int8 to fp64 and others to fp32; the
+    result is rounded once.
+    """
     wanted = result_type(a.dtype, out_dtype)
     if a.dtype is wanted and wanted in FLOATS:
         return torch.matmul(a, b)
@@ -55,7 +59,7 @@ def scaled_mm(
     a: Any, b: Any, a_scales: Any, b_scales: Any, bias: Any | None = None, *, out_dtype: Any | None = None,
     activation: str = "none",
 ) -> Any:  # fmt: skip
-    """``activation(a · b + bias)`` of operands that have a scale for each block, in fp32."""
+    """``activation(a · b + bias)`` for operands with a scale for each block; computed in fp32, then rounded once."""
     height = 1 if b_scales.shape[-2] == b.shape[-1] else SCALE_BLOCK
     product = torch.matmul(_unscaled(a, a_scales, 1), _unscaled(b.mT, b_scales, height).mT)
     product = product if bias is None else product + bias.float()
@@ -63,7 +67,7 @@ def scaled_mm(
 
 
 def _unscaled(codes: Any, scales: Any, height: int) -> Any:
-    """Rows × k, each element times the scale of its block of ``height`` × 128."""
+    """The values that codes with scales represent: rows × k, each times the scale of its block of ``height`` × 128."""
     rows, k = codes.shape[-2:]
     if scales.dtype is not torch.float32:  # E8M0: powers of two by their exponents; 255 is NaN
         exponents = scales.view(torch.uint8).float()
@@ -73,7 +77,10 @@ def _unscaled(codes: Any, scales: Any, height: int) -> Any:
 
 
 def grouped_mm(a: Any, b: Any, counts: Any, bias: Any | None = None, activation: str = "none") -> Any:
-    """Rows of groups, each times a matrix of its own. Rows of no group are 0. Reads the counts, and waits for them."""
+    """Multiplies each group's rows of ``a`` by the group's matrix in ``b``; rows that belong to no group become 0.
+
+    Reads the counts, which waits for the GPU.
+    """
     y = a.new_zeros(*a.shape[:-1], b.shape[-1])
     for group, rows in enumerate(rows_of_groups(a, counts)):
         y[rows] = linear(a[rows], b[group].mT, None if bias is None else bias[group], activation)
@@ -81,7 +88,10 @@ def grouped_mm(a: Any, b: Any, counts: Any, bias: Any | None = None, activation:
 
 
 def rows_of_groups(a: Any, counts: Any) -> list[Any]:
-    """The rows of each group, as an index of ``a``; clamped as kernels clamp them. Reads the counts."""
+    """For each group, the index into ``a`` that selects its rows; counts are clamped as kernels clamp them.
+
+    Reads the counts, which waits for the GPU.
+    """
     found, first, masked = [], 0, a.dim() == 3
     for group, count in enumerate(counts.tolist()):
         end = min(first + max(count, 0), a.shape[-2])

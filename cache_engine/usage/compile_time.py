@@ -21,7 +21,7 @@ MOST_RECORDS = 2000
 """The largest number of records that are used: the first by key, which is a random sample because keys are hashes."""
 
 PUBLISHED_S = {"nvrtc": 0.161, "nvcc": 0.370, "triton": 0.517}
-"""Seconds of a compile by compiler: medians of ``make bench`` for the kernels that docs/performance.md describes."""
+"""The seconds of a compile, by compiler: medians of ``make bench`` for the kernels in docs/performance.md."""
 PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 cores of x86-64, 2026-11-21"
 
 PENALTY = 0.3
@@ -77,7 +77,7 @@ class CompileTimes:
 
     @property
     def in_words(self) -> str:
-        """The basis of the prediction, and its error, as text."""
+        """A text that says on how many compiles the prediction is based, and its median error."""
         if not self.records:
             return f"from published figures of another machine ({PUBLISHED})"
         compiles = f"from {self.records:,} compile{'s' if self.records != 1 else ''} in this store"
@@ -134,7 +134,7 @@ def _seen(record: Record) -> _Seen | None:
 
 
 def _of_the_commonest(seen: list[_Seen]) -> list[_Seen]:
-    """The same compiles; if they have very many features, without the rarest ones."""
+    """The same compiles; if together they have very many features, without their rarest features."""
     counts = Counter(name for one in seen for name, _ in one.features)
     if len(counts) <= _MOST_FEATURES:
         return seen
@@ -161,9 +161,9 @@ def _published_s(compiler: str) -> float:
 
 
 def _features(kernel: Compile) -> list[tuple[str, float]]:
-    """The properties that make a compile longer, by name, as numbers.
+    """The properties that make a compile longer, as pairs of a name and a number.
 
-    Numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages.
+    The numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages.
     """
     problem, config = kernel.problem, kernel.config
     warps = config.warps_m * config.warps_n
@@ -202,7 +202,7 @@ class _Sums:
         self.target: dict[str, float] = {}
 
     def add(self, features: list[tuple[str, float]], target: float) -> None:
-        """Counts one observation."""
+        """Adds one measured compile to the sums."""
         for name, value in features:
             self.target[name] = self.target.get(name, 0.0) + value * target
             for other, its in features:

@@ -34,19 +34,19 @@ BUCKETS = MAX_DIMENSION.bit_length()
 """The number of buckets of the histogram: bucket b has the m from 2**(b-1) + 1 to 2**b, and bucket 0 has m = 1."""
 
 PER_BUCKET = 8
-"""The number of sizes that represent a bucket."""
+"""The number of values of m by which a bucket is represented (``sizes_in``)."""
 
 MOST_WEIGHT = 1e30
-"""The largest weight: a larger one comes from damaged data. Sums of weights stop here."""
+"""The largest weight of an m: a larger one comes from damaged data. Sums of weights are limited to it as well."""
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
-    """The weight of one m.
+    """The weight of one m: how often it was asked for, decayed with time.
 
     Attributes:
-        weight: at least the true weight, and at most ``error`` more.
+        weight: an upper bound: at least the true weight, and at most ``error`` more than it.
     """
 
     weight: Weight
@@ -67,7 +67,7 @@ class Sketch(msgspec.Struct):
 
     Attributes:
         counters: the counters of the heaviest m.
-        tail: the certain weight of counters that were replaced, by bucket.
+        tail: the histogram: for each bucket, the weight of all m whose counters were replaced by others.
     """
 
     counters: Annotated[dict[M, Counter], msgspec.Meta(max_length=MOST_COUNTERS)] = {}
@@ -153,14 +153,14 @@ def bucket(m: int) -> int:
 
 
 def sizes_in(power: int) -> list[int]:
-    """A few sizes, spread evenly over a bucket; all sizes of a small bucket."""
+    """A few values of m, spread evenly over a bucket; all values if the bucket is small."""
     sizes = range((1 << power) // 2 + 1, (1 << power) + 1) if power else range(1, 2)
     parts = min(len(sizes), PER_BUCKET)
     return [sizes[len(sizes) * (2 * part + 1) // (2 * parts)] for part in range(parts)]
 
 
 MOST_SHAPES = 1024
-"""The largest number of shapes in a ledger; a model has some dozen. The lightest are dropped, and counted as such."""
+"""The largest number of shapes in a ledger; a model has some dozen. Beyond it, the lightest are dropped."""
 
 
 class Ledger:
@@ -169,9 +169,9 @@ class Ledger:
     Attributes:
         half_life_s: the seconds in which a count loses half its weight; infinite for no decay.
         at: the time for which the weights are valid, in seconds since 1970; 0 for an empty ledger.
-        since: the time of the first count, in seconds since 1970.
-        sketches: the weights of the sizes of each shape.
-        dropped: the weight of shapes that had no room.
+        since: the time of the first request that was counted, in seconds since 1970.
+        sketches: for each shape, the weight of each m.
+        dropped: the sum of the weights of shapes that were dropped.
     """
 
     def __init__(self, half_life_s: float) -> None:
@@ -216,15 +216,15 @@ class Ledger:
 
 
 def make_room(sketches: dict[Shape, Sketch], most: int) -> float:
-    """Drops the lightest shapes if there are ``most``, to make room for one more; returns the dropped weight.
+    """Drops the shapes with the least weight if there are ``most``; returns the sum of their weights.
 
-    It drops an eighth at once, because finding one takes as long as finding many.
+    Drops an eighth of them at once, because finding the lightest shape takes as long as finding many.
     """
     return drop_lightest(sketches, most - max(1, most // 8))
 
 
 def drop_lightest(sketches: dict[Shape, Sketch], most: int) -> float:
-    """Drops the lightest shapes until ``most`` are left; returns the dropped weight."""
+    """Drops the shapes with the least weight until ``most`` are left; returns the sum of the dropped weights."""
     lightest = heapq.nsmallest(len(sketches) - most, sketches, key=lambda shape: sketches[shape].total)
     return math.fsum(sketches.pop(shape).total for shape in lightest)
 
@@ -233,12 +233,12 @@ def drop_lightest(sketches: dict[Shape, Sketch], most: int) -> float:
 
 
 def by_flops(shape: Shape, m: int) -> float:
-    """The floating-point operations of a launch."""
+    """The floating-point operations of one launch for this shape and m."""
     return 2.0 * _row_matrices(shape) * m * shape.n * shape.k
 
 
 def by_bytes(shape: Shape, m: int) -> float:
-    """The bytes of A, B and C in a launch; 0 for types that this program does not know."""
+    """The bytes of A, B and C for this shape and m; 0 for types that this program does not know."""
     s = shape
     try:
         read, written = DType(s.dtype).itemsize, DType(s.out_dtype).itemsize

@@ -30,9 +30,9 @@ def stays_promoted(is_promoted: bool, forecast_s: float, price_s: float) -> bool
     """Whether the better kernel should serve from now on.
 
     Args:
-        is_promoted: whether it serves now.
-        forecast_s: the GPU seconds that it is expected to save over the horizon: the number of launches, by
-            ``demand.rate``, times the saving of each.
+        is_promoted: whether the better kernel serves now.
+        forecast_s: the GPU seconds that it is expected to save over the horizon: the expected number of launches, by
+            ``demand.rate``, times the saving of each launch.
         price_s: the cost of compiling it.
 
     A kernel is promoted when it is expected to save at least its price, and demoted when it saves less than half of it.
@@ -43,10 +43,10 @@ def stays_promoted(is_promoted: bool, forecast_s: float, price_s: float) -> bool
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A size that a kernel would serve.
+    """One m that a kernel would serve.
 
     Attributes:
-        m: the size.
+        m: the number of rows of A and C.
         per_s: the present launches per second.
         present_s: the GPU seconds of a launch of the kernel that serves now; ``None`` if none does, so that a request
             waits.
@@ -97,7 +97,7 @@ class Payback:
 
     @property
     def pays_back_after(self) -> float:
-        """The number of launches that earn the price: 1 if a request would wait; infinity if launches save no time."""
+        """The number of launches that save the price: 1 if a request would wait; infinity if launches save no time."""
         if self.wait_chance:
             return 1.0
         if self.saved_s <= 0:
@@ -106,12 +106,12 @@ class Payback:
 
     @property
     def pays_back_in_s(self) -> float:
-        """The seconds after which the price is earned, at the present rate of launches."""
+        """The seconds after which the savings equal the price, at the present rate of launches."""
         return self.pays_back_after / self.per_s if self.per_s > 0 else math.inf
 
 
 def payback(uses: Sequence[Use], compile_s: float, price_s: float, horizon_s: float) -> Payback:
-    """The payback of a kernel that would serve these sizes.
+    """The expected savings and the cost of a kernel that would serve the sizes in ``uses``.
 
     Requests are assumed to be independent of each other, so the probability of at least one within time t at a rate r
     is 1 - exp(-r · t).

@@ -1,8 +1,8 @@
 """Demand over time: for each shape a sketch of its sizes per hour; for older times per day, and then per four weeks.
 
-Nothing in it decays, so it can answer for any span (``after``) and any half-life (``ledger``). All requests of a period
-count as made in its middle. For steady demand, this makes an error of 2 % with a half-life of an hour, and less with a
-longer one.
+Its counts do not decay, so it can give the demand of any span of time (``after``) and with any half-life (``ledger``).
+All requests of a period count as made in its middle. For steady demand, this makes an error of 2 % with a half-life of
+an hour, and less with a longer one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _KEPT_FOR_S = ((HOUR_S, 2 * DAY_S), (DAY_S, 32 * DAY_S))
 _LENGTHS_S = (HOUR_S, DAY_S, _LONGEST_S)
 
 MOST_PERIODS = 120
-"""The largest number of periods: two days of hours, a month of days, and three years of four weeks."""
+"""The largest number of periods: hourly ones for two days, daily ones for a month, four-weekly ones for three years."""
 
 MOST_SKETCHES = 4096
 """The largest number of sketches in all periods.
 
-The lightest above it are dropped, and their weight is counted as dropped.
+Beyond it, the sketches with the least weight are dropped, and ``dropped`` counts their weight.
 """
 
 LARGEST_BYTES = 32 * 2**20
@@ -66,9 +66,9 @@ class TimelinePeriod:
 
     Attributes:
         start: the start, in seconds since 1970, UTC; a multiple of ``seconds``.
-        seconds: the length.
-        sketches: the weights of the sizes of each shape.
-        dropped: the weight of shapes that had no room.
+        seconds: the length of the period.
+        sketches: for each shape, the weight of each m.
+        dropped: the sum of the weights of shapes that were dropped.
     """
 
     __slots__ = ("dropped", "seconds", "sketches", "start")
@@ -93,7 +93,7 @@ class Timeline:
     """The demand over time. Not safe to change from two threads at once.
 
     Attributes:
-        since: the time of the first count, in seconds since 1970; 0 while it is empty.
+        since: the time of the first request that was counted, in seconds since 1970; 0 if there is none.
     """
 
     def __init__(self, stored: Stored | None = None) -> None:
@@ -126,9 +126,9 @@ class Timeline:
         return [self._periods[place] for place in sorted(self._periods)]
 
     def coarsen(self, now: float) -> None:
-        """Merges periods far from now into longer ones, and drops sketches for which there is no room.
+        """Merges periods that are far from ``now`` into longer ones, and drops sketches if there are too many.
 
-        Far in both directions: periods that a clock ahead of time has written must not stay hourly for ever.
+        Both in the past and in the future: hourly periods from a clock that was ahead must not remain for ever.
         """
         before, self._periods = self.periods, {}
         for one in before:
@@ -146,7 +146,7 @@ class Timeline:
             del one.sketches[shape]
 
     def ledger(self, half_life_s: float, now: float) -> Ledger:
-        """The ledger at the time ``now``: a request now counts 1, and one of a half-life ago counts a half.
+        """The ledger at the time ``now``: a request at that time counts 1, and one a half-life before it a half.
 
         A period in the future, from a clock that was ahead, counts as now. With an infinite half-life, all requests
         count 1.
@@ -166,7 +166,7 @@ class Timeline:
         return ledger
 
     def after(self, start: float) -> Timeline:
-        """The periods that end after ``start``. The first may begin before it: ``since`` has that time."""
+        """A timeline of the periods that end after ``start``; its first period may begin before ``start``."""
         later = Timeline()
         later._periods = {place: one for place, one in self._periods.items() if one.end > start}
         first = min((one.start for one in later._periods.values()), default=math.inf)

@@ -14,7 +14,7 @@ class Worth(msgspec.Struct, frozen=True):
     """The facts about an entry that decide its eviction. Times are seconds since 1970.
 
     Attributes:
-        last_used_at, used_before_at: the last use and the one before; minus infinity if there was none.
+        last_used_at, used_before_at: the times of the last and of the second last use; minus infinity without one.
         hits: the number of hits, decayed with time.
         compile_s: the seconds of compiling it again.
         is_protected: whether it is pinned, or serves when no other kernel does; then it is evicted last in every order.
@@ -32,7 +32,7 @@ class Worth(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> float:
-        """Seconds of compiling that a stored byte saves: decayed hits · compile seconds / stored bytes.
+        """The seconds of compiling that each stored byte saves: decayed hits · compile seconds / stored bytes.
 
         This is the value of GreedyDual-Size-Frequency, with decay in place of its ageing term (Cherkasova,
         "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Laboratories 1998).

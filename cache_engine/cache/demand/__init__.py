@@ -1,6 +1,6 @@
 """Demand on a store: its ledger of requests, and the share of each shape, kernel, model or target.
 
-``times`` gives the durations of launches, ``report`` adds up the shares.
+``times`` gives the durations of launches, ``report`` computes the shares.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ HORIZON_S = 24 * 3600.0
 """Seconds for which a kernel is expected to be asked for as often as now."""
 
 _LEAST_OF_MODEL = 0.5
-"""The share of a model's shapes that must be asked for before its other shapes count as likely."""
+"""The share of a model's shapes that must have been asked for before its other shapes are compiled too."""
 
 
 class Promotable(Protocol):
@@ -110,7 +110,7 @@ class Candidate:
         selection: the kernel.
         m: the m of most of its requests.
         instead: the name of the kernel that serves this m now; empty if a request would have to wait.
-        value: the expected gain and the price.
+        value: the expected gain, and the price in seconds of compiling.
         time_from: the origin of the times of its launches: ``"measured"``, ``"predicted"`` or ``"unknown"``.
     """
 
@@ -123,12 +123,12 @@ class Candidate:
 
     @property
     def reason(self) -> str:
-        """The reason for compiling it, as a short text."""
+        """The reason for compiling this kernel, as a short text."""
         return "a request would wait" if self.value.wait_chance else "saves GPU time"
 
     @property
     def detail(self) -> str:
-        """The gain and the price, as text."""
+        """The expected gain and the price of this kernel, as text."""
         v = self.value
         saved = f"{v.saved_s:.3g} GPU s saved ({self.time_from}), " if v.saved_s else ""
         waits = f"{v.wait_chance:.0%} likely to be waited for, " if v.wait_chance else ""
@@ -136,7 +136,7 @@ class Candidate:
 
     @property
     def pays(self) -> bool:
-        """Whether compiling it gains more than it costs."""
+        """Whether compiling this kernel is expected to save more seconds than it costs."""
         return self.value.net_s > 0
 
 
@@ -159,12 +159,12 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """The reason, as a short text."""
+        """The reason for the change, as a short text."""
         return "saves less than half of its price" if self.kind == DEMOTION else "worth its price again"
 
     @property
     def detail(self) -> str:
-        """The savings and the price, as text."""
+        """The expected savings and the price of the kernel, as text."""
         if not self.price_s:
             return "nothing is expected to be saved"
         return f"{self.forecast_s:.3g} s expected to be saved, {self.price_s:.3g} s to compile"
@@ -193,7 +193,7 @@ class PromotionPlan:
     unpredicted: str
 
     def within(self, budget_s: float = math.inf) -> list[Candidate]:
-        """The candidates that pay, in order, until their compiles together take ``budget_s`` seconds."""
+        """The candidates worth compiling, in order, whose compiles together take at most ``budget_s`` seconds."""
         taken = []
         for one in self.candidates:
             if one.pays and one.value.compile_s <= budget_s:
@@ -262,7 +262,7 @@ def promote(
 
 
 def _compile(cache: Promotable, one: Candidate) -> Failure | None:
-    """Compiles a candidate, and logs this; returns the reason if the kernel could not be stored, else ``None``."""
+    """Compiles a candidate and logs the decision; returns the reason if the kernel is not stored, else ``None``."""
     if cache.other_toolchains.has(one.selection.key):  # another process has compiled it already
         return None
     priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION
@@ -323,9 +323,9 @@ class _Served:
 
 
 def _served_by(shape: Shape | RecordedProblem, arch: str, specialisation: str) -> tuple[object, ...]:
-    """The properties that a kernel has in common with every problem it serves.
+    """The properties of a shape that are equal for all shapes which one kernel serves.
 
-    Only a dynamic kernel serves several n and k.
+    n and k are among them, unless the kernel is dynamic.
     """
     sizes = (0, 0) if specialisation == Specialisation.DYNAMIC else (shape.n, shape.k)
     options = (getattr(shape, name) for name in Options.__struct_fields__ if name != "specialisation")
@@ -389,7 +389,7 @@ class _Missing:
         self._uses.setdefault(key, []).append((use, "" if instead is None else instead.name, better))
 
     def each(self) -> Iterator[_Each]:
-        """Each missing kernel, with the requests that it would serve."""
+        """Each missing or promoted kernel, with the requests that it would serve."""
         for key, (kind, selection) in self._selections.items():
             uses = self._uses[key]
             sources = ", ".join(sorted({time.source for _, _, time in uses}))
@@ -397,10 +397,10 @@ class _Missing:
 
 
 def _comparable(present: LaunchTime | None, better: LaunchTime) -> tuple[float | None, float | None]:
-    """The launch times in seconds: now, and with the better kernel.
+    """The seconds of a launch now, and of a launch of the better kernel.
 
-    If one is unknown, or they come from different sources, they cannot be compared; then the values say that nothing is
-    gained.
+    If one is unknown, or one is measured and the other predicted, they cannot be compared; then the result is 0 and
+    ``None``, from which no gain is computed. The first is also ``None`` if no kernel serves now.
     """
     if present is None:
         return None, None if better.source == UNKNOWN else better.us / 1e6
@@ -434,7 +434,7 @@ def _speculate(cache: Promotable, ledger: Ledger, found: _Missing) -> str:
 
 
 def _per_s(ledger: Ledger, weight: float) -> float:
-    """Launches per second; for a ledger younger than an hour, its launches divided by an hour."""
+    """The launches per second that a weight represents; a ledger younger than an hour is treated as an hour old."""
     return rate(ledger, weight, max(ledger.at, ledger.since + 3600))
 
 

@@ -30,7 +30,7 @@ class DemandShare:
         name: the name of the subject, for people.
         shape: the shape, in a report by shape.
         key: the key of the kernel, in a report by kernel.
-        launches: the number of launches.
+        launches: the number of launches asked for.
         per_hour: launches per hour; for a ledger younger than an hour, the launches so far.
         flops, moved_bytes: sums over the launches; a launch moves A, B and C once.
         gpu_s: the GPU seconds of the launches with a known time.
@@ -58,7 +58,7 @@ class DemandShare:
 
     @property
     def time_from(self) -> str:
-        """The origins of its times: ``"measured"``, ``"predicted"``, ``"unknown"``, or several of these."""
+        """The origins of the launch times: ``"measured"``, ``"predicted"``, ``"unknown"``, or several of these."""
         parts = {
             "measured": self.measured,
             "predicted": self.timed - self.measured,
@@ -87,7 +87,7 @@ class DemandReport:
         since: the time of the first counted request, or the start of the span, in seconds since 1970.
         at: the time of the report, in seconds since 1970.
         half_life_s: the age, in seconds, at which a request counts half; infinite if all count fully.
-        total: the sums over everything; its shares are 1.
+        total: the demand for everything together; its shares are 1.
         dropped: launches of shapes for which the ledger had no room.
         shares: sorted by share of time, then of launches, largest first. Models that have shapes in common overlap.
         gpus: for each target, the GPU that times were measured on and the GPU that they are predicted for.
@@ -152,7 +152,7 @@ def _launches(ledger: Ledger, times: LaunchTimes) -> Iterator[tuple[Shape, int, 
 def _places(
     by: str, shape: Shape, m: int, models: dict[str, set[tuple[int, int]]], kernel_of: KernelOf
 ) -> Iterable[tuple[object, DemandShare]]:
-    """The shares in which a launch counts: one, or in a report by model, that of each model with this shape."""
+    """Each share that a launch is added to: in a report by model one for each model with this shape, else one."""
     if by == SHAPE:
         return [(shape, DemandShare(in_words(shape), shape))]
     if by == ARCH:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cache_engine.evaluator.chips import Gpu
 
 Tile = tuple[int, int, int]
-"""The rows, the columns, and the number of parts of k."""
+"""A tile of C: its rows, its columns, and the number of parts into which k is split."""
 
 MEASURED, PREDICTED, UNKNOWN = "measured", "predicted", "unknown"
 """The possible origins of a launch time."""
@@ -30,7 +30,7 @@ class LaunchTime:
     """The duration of one launch.
 
     Attributes:
-        us: microseconds; 0 if unknown.
+        us: the duration in microseconds; 0 if it is unknown.
         source: ``MEASURED`` on a device, for the fastest verified kernel of this size; ``PREDICTED`` by the GPU model,
             for a kernel of a library such as cuBLAS; or ``UNKNOWN``.
     """
@@ -46,7 +46,7 @@ class LaunchTimes:
     """Launch times on one GPU for each target: the GPU measured last, else the first GPU of the model with this target.
 
     Attributes:
-        gpus: the GPU of the times returned so far, by target and source.
+        gpus: by target and then by source, the name of the GPU to which the times returned so far apply.
         missing: the reason why times cannot be predicted here; empty when they can.
     """
 
@@ -79,7 +79,7 @@ class LaunchTimes:
         return [next(predicted) if us is None else LaunchTime(us, MEASURED) for us in measured]
 
     def of_kernel(self, shape: Shape, m: int, selection: Selection) -> LaunchTime:
-        """The launch time of a kernel for one m: measured for this kernel, else predicted by tile and split of k."""
+        """The launch time of a kernel for one m: measured for this kernel, else predicted from tile and split of k."""
         s = selection
         measured_as = msgspec.structs.replace(shape, specialisation=s.problem.specialisation.value)
         us = self._of_kernels.get((measured_as, m, s.family.name, s.compiler.name, s.config))
@@ -123,7 +123,7 @@ def _predicted(
 ) -> tuple[LaunchTime, ...]:
     """The predicted time for each m, with ``fixed`` as n, k and batch.
 
-    Cached, because a page that shows all shapes of a ledger asks three times.
+    Cached, because the page that shows all shapes of a ledger calls this three times for each.
     """
     import numpy
 

@@ -1,9 +1,10 @@
-"""Proves faster families on the user's own GPU before they serve there.
+"""Proves faster kernel families on the user's own GPU: they serve there only after test kernels were correct.
 
-Callers that launch (``matmul``, operators) get a plain family until the canaries of the faster one were right on their
-GPU. Then the two are timed in turn, and the faster one serves in the band of m around what was timed. A family that was
-wrong is refused on that device until its toolchain changes. Everything else, such as ``compile`` and ``warm``, selects
-as if all families were proved, since it launches nothing.
+Callers that launch (``matmul``, operators) get a kernel of a plain family until all canaries (test kernels) of the
+faster family have given correct results on their GPU. Then a kernel of each family is timed, launch by launch in
+alternation, and the faster family serves for m near the timed m. A family with a wrong result is refused on that device
+until its toolchain changes. Everything else, such as ``compile`` and ``warm``, selects as if all families were proved,
+since it launches nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from cache_engine.store.proofs import read_proof, write_proof
 _log = Log(__name__)
 
 FASTER = 0.95
-"""A proved family serves where its median time is at most this share of the plain family's."""
+"""A proved family serves if its median time is at most this share of the plain family's median time."""
 _LOCK_S = 600.0  # the longest wait for another process that proves the same
 
 Keep = Callable[[CompiledKernel, Timing], Failure | None]
@@ -53,7 +54,7 @@ Keep = Callable[[CompiledKernel, Timing], Failure | None]
 def order_of(
     selection: Selection, name: CacheKey, number: int, settings: Settings, asked: Asked | None = None
 ) -> Order:
-    """The order to prove the family of a selection on the GPU with this number."""
+    """The ``Order`` to prove a selection's family on the GPU with this number."""
     return Order(
         identity=name, family=selection.family.name, arch=selection.problem.arch or "", device=number,
         compiler_flags=settings.compiler_flags, cuda=settings.cuda, asked=asked,
@@ -61,7 +62,7 @@ def order_of(
 
 
 class Proofs:
-    """The proofs of families for one store, in one process. Safe to use from several threads."""
+    """Proves families on this process's GPUs, and reads and stores their proofs. Safe to use from several threads."""
 
     def __init__(
         self, selector: Selector, exact: ExactKernels, serving: Serving, settings: Settings, journal: Journal,
@@ -70,7 +71,7 @@ class Proofs:
         """Proves nothing yet.
 
         Args:
-            keep: stores a timing.
+            keep: a function that stores a timing of a kernel; returns the reason if it cannot.
         """
         self._selector, self._exact, self._serving, self._settings = selector, exact, serving, settings
         self._journal, self._store, self._keep = journal, store, keep
@@ -86,13 +87,14 @@ class Proofs:
         self._watchdogs: set[Watchdog] = set()
 
     def renew_after_fork(self) -> None:
-        """In a forked child: forgets proofs that run, because the parent does them."""
+        """In a forked child: forgets running proofs, because the parent continues them."""
         self._start()
 
     def served(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
-        """The request to serve in place of one, and the handle of the kernel that will serve once it is proved.
+        """The request to serve now in place of ``asked``, and a handle of the kernel that serves after its proof.
 
-        It is the same request if its family needs no proof, is proved, or cannot be proved here.
+        The request is ``asked`` itself if its family needs no proof, is proved, or cannot be proved here. The handle is
+        ``None`` if no proof is running.
         """
         selected, exact = self._selector.select(*asked), self._exact.measured(asked)
         selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
@@ -119,10 +121,11 @@ class Proofs:
         return asked, None
 
     def _plain(self, asked: Request, selection: Selection) -> Request | None:
-        """The request for a family that needs no proof, in place of one that ``selection`` would serve.
+        """The request for a family that needs no proof, to serve until the family of ``selection`` is proved.
 
-        ``None`` if there is no such family. A family or compiler that a caller names serves unproved. So does a kernel
-        that another toolchain made, or where nothing is compiled, since canaries would not prove it.
+        ``None`` if ``selection`` serves without a proof: if there is no such family, if the caller named a family or a
+        compiler, if compiling is switched off, or if another toolchain made the kernel, which canaries compiled here
+        would not test.
         """
         problem, family, compiler, config = asked
         if family is not None or compiler is not None or not self._settings.enable_jit or not selection.is_compilable:
@@ -143,7 +146,7 @@ class Proofs:
         return PROVED if shipped else UNPROVED
 
     def _is_slower(self, asked: Request, plain: Request) -> bool:
-        """Whether timings near the problem's m say that the plain family takes about as long, or less."""
+        """Whether timings near the problem's m say that the plain family takes about as long, or less time."""
         history = self._selector.history
         for ranked in () if history is None else history.rankings(asked[0]):
             times_us: dict[bool, float] = {}
@@ -159,7 +162,10 @@ class Proofs:
     def _prove(
         self, asked: Request, plain: Request, number: int, device: DeviceFingerprint, name: CacheKey
     ) -> PendingKernel[CompiledKernel]:
-        """Starts a proof, or joins the one that runs; with the setting ``before``, also waits for its end."""
+        """Starts a proof, or joins the running proof of this family; returns a handle of the kernel asked for.
+
+        If the setting ``prove`` is ``before``, returns only after the proof has ended; else at once.
+        """
         handle: PendingKernel[CompiledKernel] = PendingKernel(name, nullcontext)
         with self._lock:
             running = self._pending.get(name)
@@ -180,7 +186,7 @@ class Proofs:
     def _join(
         self, asked: Request, handle: PendingKernel[CompiledKernel], ended: PendingKernel[CompiledKernel]
     ) -> None:
-        """Gets the kernel of another problem whose family was proved meanwhile."""
+        """After a proof that another problem started: completes the handle for the problem ``asked``."""
         if not ended.ready:
             handle.fail(str(ended.failure))
             return
@@ -227,7 +233,7 @@ class Proofs:
 
     @staticmethod
     def _locked(lock: Any) -> Any:
-        """The lock, or none where the store cannot be written."""
+        """A context manager that holds the lock; one without a lock if no lock file can be written."""
         if lock is None:
             return nullcontext()
         try:
@@ -287,7 +293,7 @@ class Proofs:
         return "" if is_faster else words
 
     def _write(self, name: CacheKey, proof: Proof) -> None:
-        """Stores a proof; where the store cannot be written, this process alone has it."""
+        """Stores a proof; if the store cannot be written, only this process knows the proof."""
         if self._store is None:
             return
         try:
@@ -296,7 +302,7 @@ class Proofs:
             _log.info("the proof of %s is kept in this process alone: %s", proof.family, error)
 
     def close(self) -> None:
-        """Ends the proofs that run; they stay unproved."""
+        """Ends running proofs; their families remain unproved."""
         for watchdog in list(self._watchdogs):
             watchdog.end()
         self._queue.close(0.0)

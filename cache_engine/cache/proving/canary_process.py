@@ -1,6 +1,7 @@
-"""The program that proves a family on a GPU: compiles and runs its canaries, then times it against what serves now.
+"""The program that proves a family on a GPU: runs the canaries (test kernels), then times the family and a plain one.
 
-It reads one ``Order`` from standard input, writes a ``Line`` for each step, and ends when its parent ends.
+It reads one ``Order`` from standard input, writes a ``Line`` for each step to standard output, and ends when its parent
+ends.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _GONE = (
 
 
 class Lost(Exception):
-    """The proof cannot go on, and nothing is known against the kernels."""
+    """The proof cannot continue, for a reason that is no fault of the kernels; the family remains unproved."""
 
 
 def main() -> None:
-    """Does one order, and ends the process."""
+    """Reads one ``Order``, proves its family, and ends the process."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def say(line: Line) -> None:
-    """Writes a line at once."""
+    """Writes a line to standard output at once."""
     sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -108,7 +109,7 @@ def _prove(order: Order) -> None:
 
 
 def _run(selection: Selection, canary: Canary) -> Ran | None:
-    """Compiles and launches a canary; ``None`` if the GPU has no memory for it."""
+    """Compiles and launches a canary; returns the outcome, or ``None`` if the GPU has no memory for its operands."""
     cubin = make_artifact(selection, StageClock()).cubin
     launch = canary.launch
 
@@ -129,7 +130,7 @@ def _run(selection: Selection, canary: Canary) -> Ran | None:
 
 
 def _time(order: Order, asked: Asked, selector: Selector, left_s: float) -> None:
-    """Times the family and the one that serves now, in turn, on the problem that was asked for."""
+    """Times the family and the plain one on the problem asked for, launch by launch in alternation."""
     problem = asked.problem.on(order.arch)
     try:
         kernels = []

@@ -1,4 +1,4 @@
-"""The parent's side of a proof: starts the process that runs the canaries, and ends it when a kernel does not end.
+"""The parent's side of a proof: starts the process that runs the canaries, and kills it if a kernel never ends.
 
 A kernel that hangs or faults takes the CUDA context of its process with it. So canaries run in a process of their own,
 and no caller's context is lost.
@@ -26,14 +26,14 @@ BUDGET_S = 2.0
 """The seconds that the GPU may compute for one proof: all canaries, then the launches to be timed."""
 
 HANG_S = 10.0
-"""Seconds after which a canary that was launched counts as one that never ends. Each takes a thousandth of that."""
+"""Seconds after which a launched canary is taken as one that never ends; a correct one takes a thousandth of this."""
 _SILENT_S = 120.0  # without a line, while a canary is compiled or the GPU is set up
 _LONGEST_LINE = 64 * 1024
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a caller: the problem, its config in the family to prove, and the family that serves now."""
+    """A caller's request: the problem, its config in the family to prove, and the plain kernel that serves now."""
 
     problem: RecordedProblem
     config: KernelConfig
@@ -42,14 +42,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The families that the process has to prove.
+    """The family that the process must prove, and the settings and the GPU for this.
 
     Attributes:
-        identity: ``model.proof.identity``, which it must find as well: else the toolchain has changed meanwhile.
+        identity: ``model.proof.identity`` of the proof. The process computes it as well; if the two differ, the
+            toolchain has changed meanwhile, and nothing is proved.
+        family: the name of the family.
         arch: the target.
         asked: the problem that a caller asked for, which is proved first and timed; by default the canaries alone.
         device: the number of the GPU, as CUDA counts.
         compiler_flags, cuda: the settings with which kernels are compiled.
+        budget_s: the seconds that the GPU may compute.
     """
 
     identity: str
@@ -68,7 +71,15 @@ CASE, LAUNCH, LANDED, RIGHT, WRONG, LOST, TIMED, UNTIMED, END = (
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line that the process writes: what happened, with the canary, the reason, the seed, and the command."""
+    """A line that the process writes about one step of the proof.
+
+    Attributes:
+        kind: the step, such as ``launch`` or ``wrong``.
+        text: the canary or the reason, by the kind of step.
+        seed: the seed of the canary's operands.
+        command: the command that runs the same kernel again.
+        timings: the timings of the family and of the plain one.
+    """
 
     kind: str
     text: str = ""
@@ -81,11 +92,11 @@ class Verdict(msgspec.Struct):
     """The outcome of a proof.
 
     Attributes:
-        cases: the canaries that were right.
+        cases: the number of canaries whose results were correct.
         refused: the reason, if a kernel was wrong; ``case``, ``seed`` and ``command`` say where.
-        undecided: the reason, if neither was found.
-        timings: the timings of the family and of the one that serves now; empty without a clock.
-        untimed: the reason why there are none.
+        undecided: the reason, if the family is neither proved nor refused.
+        timings: the timings of the family and of the plain one; empty if they were not measured.
+        untimed: the reason why there are no timings.
     """
 
     cases: int = 0
@@ -99,7 +110,7 @@ class Verdict(msgspec.Struct):
 
 
 class Watchdog:
-    """One process that runs the canaries."""
+    """The process that runs the canaries of one proof."""
 
     def __init__(self, order: Order, command: list[str] | None = None) -> None:
         """Starts the process.
@@ -129,7 +140,7 @@ class Watchdog:
             self._process.kill()
 
     def verdict(self) -> Verdict:
-        """Waits for the end of the proof."""
+        """Waits for the end of the proof, and returns its outcome."""
         found, is_launched, is_ended = Verdict(), False, False
         try:
             for line in self._lines():
@@ -158,7 +169,7 @@ class Watchdog:
 
     @staticmethod
     def _take(found: Verdict, line: Line) -> None:
-        """Notes in ``found`` what a line says."""
+        """Enters the content of a line in ``found``."""
         if line.kind == CASE:
             found.case, found.seed, found.command = line.text, line.seed, line.command
         elif line.kind == RIGHT:
@@ -173,7 +184,7 @@ class Watchdog:
             found.untimed = line.text
 
     def _lines(self) -> Iterator[Line | None]:
-        """The lines of the process as they come; ``None`` when the next one takes too long, and nothing at its end."""
+        """The lines of the process as they are written; ``None`` if the next one takes too long."""
         pipe, waiting, until = self._process.stdout, b"", time.monotonic() + _SILENT_S
         with selectors.DefaultSelector() as selector:
             if pipe is not None:

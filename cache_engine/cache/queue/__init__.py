@@ -119,11 +119,11 @@ class Turn(msgspec.Struct, frozen=True):
     """A compile or a wait in progress.
 
     Attributes:
-        state: the activity of the process.
-        priority: its own priority, without one lent to it by a waiting process.
+        state: the activity of the process: compiling, or waiting for a slot or for another process.
+        priority: the priority with which it began, without one lent to it by a waiting process.
         key: the key of the kernel.
         pid: the process id.
-        seconds: the time since it began, by this machine's clock.
+        seconds: the seconds since the compile or the wait began, by this machine's clock.
     """
 
     state: State
@@ -214,7 +214,7 @@ def in_order(found: Iterable[TicketName]) -> list[TicketName]:
 
 
 def _lock_of(ticket: TicketName) -> str:
-    """The part of a ticket's key that is equal for all keys with the same lock."""
+    """The part of a ticket's key that decides which lock file the key has; several keys share one."""
     return ticket.key[:3]
 
 
@@ -222,7 +222,7 @@ def _lock_of(ticket: TicketName) -> str:
 
 
 class PendingKernel(Generic[T]):
-    """A kernel that is compiled in the background. Safe to use from several threads; ``await`` it in a coroutine.
+    """A handle of a kernel that is compiled in the background. Safe to use from several threads; can be awaited.
 
     Attributes:
         key: the CacheKey of the kernel.
@@ -234,7 +234,7 @@ class PendingKernel(Generic[T]):
         """Creates a handle that is not ready.
 
         Args:
-            lend: returns a context manager that raises the compile's priority while somebody waits for it.
+            lend: returns a context manager that raises the compile's priority while somebody waits for the kernel.
         """
         self.key = key
         self.kernel: T | None = None
@@ -253,7 +253,7 @@ class PendingKernel(Generic[T]):
 
     @classmethod
     def of(cls, key: CacheKey, kernel: T) -> PendingKernel[T]:
-        """A handle of a kernel that is ready."""
+        """A handle for a kernel that is ready already."""
         made = cls(key, nullcontext)
         made.succeed(kernel)
         return made

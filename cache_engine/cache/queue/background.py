@@ -1,8 +1,8 @@
-"""Compiles in the background, while another kernel serves.
+"""Compiles kernels in the background, while another kernel serves.
 
-They run in daemon threads of this process, at most as many at a time as the store has slots. When the process ends or
-the cache is closed, compiles that have not begun are dropped, and running ones get some seconds to finish. A forked
-child has none of its parent's compiles.
+The compiles run in daemon threads of this process, at most as many at a time as the store has slots. When the process
+ends or the cache is closed, compiles that have not begun are dropped, and running ones get some seconds to finish. A
+forked child has none of its parent's compiles.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class BackgroundCompiles(Generic[T]):
         If the compile failed less than ``retry_after_s`` ago, the failed handle is returned instead.
 
         Args:
-            lend: returns a context manager that raises the compile's priority while somebody waits for it.
+            lend: returns a context manager that raises the compile's priority while somebody waits for the kernel.
         """
         failed = self.failed(key)
         if failed is not None:
@@ -120,7 +120,7 @@ class BackgroundCompiles(Generic[T]):
         """Drops compiles that have not begun; waits some seconds for those that run.
 
         Args:
-            wait: whether to wait. A signal handler that has interrupted a compile must not.
+            wait: whether to wait for running compiles. A signal handler that has interrupted a compile must not wait.
         """
         with self._lock:
             queue, self._queue = self._queue, BackgroundQueue(self._most)

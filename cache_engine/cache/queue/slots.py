@@ -1,8 +1,8 @@
 """Compile slots of a store: the number of kernels that all its processes compile at a time, and the order of waiting.
 
-A slot is a lock file, so it becomes free even if its holder is killed. The tickets decide which process may try to get
-one: only the first in their order. A process looks at the tickets again and again, because a lock has no queue of this
-order; a process further behind looks less often.
+A slot is a lock file, so it becomes free even if its holder is killed. The tickets decide which process may try to lock
+a slot: only the first in the order of tickets. A process lists the tickets again and again, because locks know nothing
+of this order; a process with more tickets before its own lists them less often.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Slots:
 
         Args:
             count: the number of slots.
-            timeout_s: the longest wait, in seconds, during which no slot changes its holder.
+            timeout_s: the longest wait for a slot, in seconds, during which no slot changes its holder.
         """
         self._layout = layout
         self.count = count
@@ -56,7 +56,7 @@ class Slots:
     def turn(
         self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Failure | None]:
-        """Waits for a slot, and holds it while the body of a ``with`` runs; gives the reason if it got none.
+        """Waits for a slot, and holds it while the body of a ``with`` runs; ``as`` gives the reason if it got no slot.
 
         A caller never fails because it gets no slot. The body runs without a slot if no slot changed its holder for the
         timeout, as with a stopped process, or if locks do not work. Later callers then do not wait until a slot becomes
@@ -64,7 +64,7 @@ class Slots:
 
         Args:
             key: the kernel that the body compiles. The caller must hold its lock.
-            is_wanted: a function asked while waiting.
+            is_wanted: a function called while waiting: returns whether the kernel is still wanted.
 
         Raises:
             GivenUp: at the start of the ``with``, when the kernel is no longer wanted.
@@ -86,15 +86,15 @@ class Slots:
             yield failure
 
     def waiting(self, key: CacheKey, priority: Priority) -> Ticket:
-        """Lends this priority to the compile of a key, in any process, while the body of a ``with`` runs.
+        """Lends a priority to the compile of a key, in any process, while the body of a ``with`` runs.
 
-        If no slot changes its holder meanwhile, the time counts towards the timeout for a slot too.
+        If no slot changes its holder while the body runs, this time is also part of the timeout of a later ``turn``.
         """
         self._unmoved_since()
         return Ticket(self._layout, key, priority, State.WAITS)
 
     def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> Held | None:
-        """The slot, locked, once this ticket is first; ``None`` if no slot changed its holder for the timeout."""
+        """Waits until this ticket is first; returns a locked slot, or ``None`` after the timeout."""
         while True:
             ahead = self._ahead(ticket)
             slot = self._free_slot() if not ahead else None

@@ -13,7 +13,7 @@ _LONGEST = 300  # characters of an error message
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Limits of a request: seconds to connect, seconds for one try, and the number of tries."""
+    """Limits of a request to a remote: seconds to connect, seconds for one try, and the number of tries."""
 
     connect_s: float
     request_s: float
@@ -29,9 +29,9 @@ class Timeouts:
 
 
 COMMAND = Timeouts(connect_s=2, request_s=20, tries=3)
-"""Limits for commands, whose user waits."""
+"""Limits for requests of commands, for which a user waits."""
 LOOKUP = Timeouts(connect_s=0.9, request_s=0.9, tries=1)
-"""Limits for lookups, which wait at most one second."""
+"""Limits for requests of lookups, which wait at most one second for a remote."""
 
 
 class Remote(Protocol):
@@ -71,7 +71,7 @@ class Remote(Protocol):
 
 
 def without_query(url: str) -> str:
-    """The URL of a remote without its query part, which may hold a secret and must not be written to a store."""
+    """The URL of a remote without its query part, which may contain a secret and must not be written to a store."""
     return url.partition("?")[0]
 
 

@@ -1,7 +1,7 @@
 """Stops requests to a remote while the remote fails, so that no lookup waits for it.
 
-A background thread finds out when it answers again. A process also stops asking for a minute after the store's journal
-says that the remote has cost another process a wait.
+A background thread finds out when the remote answers again. A process also stops asking for a minute after the store's
+journal says that another process waited for a failed request.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cache_engine.store.journal import recent_events
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Seconds between a failure and the first new request, and the longest pause between two such requests."""
 YOUNG_S = LONGEST_PAUSE_S
-"""Seconds for which a failure counts for other processes; then one of them asks again, even if the first has ended."""
+"""Seconds for which other processes do not ask a remote either after it has failed for one process."""
 _COSTLY_US = 100_000
-"""The shortest wait, in microseconds, that stops other processes too.
+"""The shortest wait for a failed request, in microseconds, after which other processes stop asking too.
 
-A faster failure costs less than a compile, and its cause may be in that process, such as missing rights.
+A request that fails sooner costs less than a compile, and its cause may be in one process, such as missing rights.
 """
 _random = SystemRandom()
 _UNKNOWN = "it failed"
@@ -75,7 +75,7 @@ class Breaker:
         return self._why
 
     def failed(self, why: str, waited_s: float = 0.0) -> None:
-        """Opens the breaker, and calls ``on_change``."""
+        """Opens the breaker after a failed request that took ``waited_s`` seconds, and calls ``on_change``."""
         if self.hold(why):
             self._on_change(why or _UNKNOWN, waited_s)
 
@@ -121,7 +121,10 @@ def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda 
 
 
 def outage(journal: Path, url: str, now: float) -> Event | None:
-    """The last recorded failure for which a process waited; ``None`` if it is old, or the remote has answered since."""
+    """The last event in a journal of a failure for which a process waited; ``None`` if it is old.
+
+    Also ``None`` if the remote has answered since.
+    """
     events = recent_events(journal, (REMOTE_DOWN, REMOTE_UP), now - YOUNG_S)
     last = max((event for event in events if _counts(event, url, now)), key=lambda event: event.at, default=None)
     return last if last is not None and last.kind == REMOTE_DOWN else None

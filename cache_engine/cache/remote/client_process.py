@@ -1,9 +1,9 @@
 """A remote whose client runs in a separate process with bounded memory, so that no server can end the caller's process.
 
-Clients read answers into memory, including the bodies of errors, and obstore aborts its process when memory runs out.
-Its runtime does not survive a fork either. So each process that uses a remote starts one process for the client
-(``client_program``): at the first request, and again after one has ended. It ends with its parent, also when the parent
-is killed.
+The clients of object stores read answers into memory, including the bodies of errors, and obstore aborts its process
+when memory runs out. Its runtime does not survive a fork either. So each process that uses a remote starts one process
+for the client (``client_program``): at the first request, and again if that process has ended. The client's process
+ends with its parent, also when the parent is killed.
 
 Threads send their requests over socket pairs, one pair for each thread. A frame is the length of a JSON text, the
 length of the bytes, the text, and the bytes.
@@ -35,7 +35,7 @@ from cache_engine.units import human_bytes, printable
 KINDS = (*objects.KINDS, *key_value.KINDS)
 """The first parts of the URLs of remotes, such as ``s3``."""
 MEMORY_BYTES = 256 * 2**20
-"""The bytes of memory that the client may use: 24 MB at its start, and three copies of what eight threads move at once.
+"""The bytes of memory that the client may use: 24 MB at its start, and three copies of what eight threads transfer.
 """
 QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
 """The limits of a listing: seconds without a new name, seconds in all, and the number of names."""
@@ -65,9 +65,9 @@ class Frames:
         self._limit = -1.0
 
     def limit(self, seconds: float) -> None:
-        """Limits the time of each ``send`` and ``receive``, which then raise ``BlockingIOError``.
+        """Limits the seconds of each ``send`` and ``receive``; they raise ``BlockingIOError`` if they take longer.
 
-        The operating system does this, because Python's own timeout adds a system call to each.
+        The operating system measures the time, because Python's own timeout adds a system call to each.
         """
         if seconds != self._limit:
             self._limit, microseconds = seconds, max(1, round(seconds * 1e6))
@@ -110,7 +110,7 @@ class Frames:
             self._rest += some
 
     def send_end(self, theirs: socket.socket) -> None:
-        """Sends a socket to the other process."""
+        """Sends a socket to the other process, which serves one more thread over it."""
         socket.send_fds(self._socket, [b"\0"], [theirs.fileno()])
 
     def receive_end(self) -> socket.socket | None:
@@ -224,7 +224,7 @@ class ClientProcess:
 
     @contextmanager
     def _failures(self, running: _Running, late: str = "") -> Iterator[None]:
-        """A context manager that turns errors into ``RemoteError``, and ends a process that can no longer be used."""
+        """A context manager that turns errors into ``RemoteError``, and ends the client process if it is unusable."""
         try:
             yield
         except BlockingIOError:
@@ -288,9 +288,9 @@ class _Running:
 
     @contextmanager
     def connection(self) -> Iterator[Frames]:
-        """A context manager with a connection for one thread.
+        """A context manager with a connection to the process for one thread.
 
-        After an error it is closed, because a late answer may still come.
+        After an error the connection is closed, because a late answer may still arrive over it.
         """
         theirs = None
         try:
@@ -333,7 +333,7 @@ def _spawned(number: int) -> int:
 
 
 def _end(process: int, control: Frames, idle: list[Frames]) -> int:
-    """Ends a process; returns its exit status, its own one if it was already ending."""
+    """Ends a process; returns its exit status. That is its own status if it was already ending."""
     control.close()
     while idle:
         idle.pop().close()

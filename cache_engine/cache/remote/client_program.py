@@ -20,7 +20,7 @@ from cache_engine.cache.remote.client_process import MEMORY_BYTES, Frames
 from cache_engine.errors import GemmCacheError
 
 _MOST_NAME, _MOST_NAMES = 1024, 500
-"""The characters of a listed name, more than S3 allows and than an entry has; the names in one frame."""
+"""The most characters of a listed name, which is more than S3 allows; and the most names in one frame."""
 
 
 def main(descriptor: int) -> None:
@@ -41,7 +41,7 @@ def main(descriptor: int) -> None:
 
 
 def _bind() -> None:
-    """Limits the memory of this process. If the machine runs out of memory, the system ends this process first."""
+    """Limits the memory of this process, and makes it the first that the system kills when memory runs out."""
     for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_CORE, 1)):  # 1 also stops dumps to a pipe
         hard = resource.getrlimit(kind)[1]
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -84,7 +84,7 @@ def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: F
 
 
 def _list(listing: Callable[..., Any], folder: str, connection: Frames) -> None:
-    """Sends the names of a listing in frames. The caller sends an empty frame, which marks the end."""
+    """Sends the names of a listing in frames; the caller of this function then sends an empty frame as the end."""
     some: list[Any] = []
 
     def flush(_: int = 0) -> None:

@@ -20,9 +20,9 @@ from cache_engine.store.codec import MAX_RECORD_BYTES
 FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
 MOST_BYTES = 4 * 1024**2
-"""The largest object that is read, in bytes: forty times the largest seen. Eight are in memory at once."""
+"""The largest object of an entry that is read, in bytes: forty times the largest seen. Memory holds eight at once."""
 MOST_BUNDLE_BYTES = 32 * 1024**2
-"""The same for a bundle of another framework."""
+"""The largest object of a bundle (kernels of another framework) that is read, in bytes."""
 _HEADER = struct.Struct("<8sHHIQ")
 _MAGIC = b"GEMMRMTE"
 _BUNDLES = "bundles/"
@@ -30,7 +30,10 @@ _NAME = re.compile(rf"{FOLDER}/({_BUNDLES})?[0-9a-f]{{2}}/([0-9a-f]{{64}})")
 
 
 def name_of(key: CacheKey, *, is_bundle: bool = False) -> str:
-    """The name of the object for an entry. Version 0.3 would refuse bundles, and does not look where they are."""
+    """The name of the object for an entry or a bundle.
+
+    Bundles have another folder, because version 0.3 would refuse them; it does not look into this folder.
+    """
     return f"{FOLDER}/{_BUNDLES if is_bundle else ''}{key[:2]}/{key}"
 
 
@@ -52,7 +55,7 @@ def packed(record_data: bytes, blob_data: bytes) -> bytes:
 
 
 def unpacked(key: CacheKey, data: bytes, prove: Callable[[bytes], None] = lambda _: None) -> tuple[bytes, bytes]:
-    """The bytes of the record and of the blob in an object. They are not checked further.
+    """The bytes of the record and the bytes of the blob in an object; neither is checked.
 
     Args:
         prove: a function called with the record before the blob is copied; raises unless a trusted signer signed it.

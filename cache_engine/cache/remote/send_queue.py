@@ -24,7 +24,7 @@ _PAUSED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SendTarget:
-    """The remote, a function that signs a record's bytes, and the breaker that says whether the remote is asked."""
+    """The remote to send to, a function that signs a record's bytes, and the breaker of the remote."""
 
     remote: Remote
     sign: Callable[[bytes], bytes]
@@ -70,7 +70,7 @@ class SendQueue:
             self._count(0, 1)
 
     def end(self, at: float) -> None:
-        """Starts to send no kernel after the time ``at`` of ``time.monotonic``. Returns at once."""
+        """From the time ``at`` of ``time.monotonic`` on, starts to send no kernel. Returns at once."""
         self._queue.end(at)
 
     def close(self, until: float) -> None:
@@ -111,7 +111,7 @@ class SendQueue:
         return None
 
     def _ended(self, sent: int, dropped: int) -> bool:
-        """Counts a kernel that was sent or dropped; ``False`` if ``close`` has already counted it as dropped."""
+        """Counts a kernel as sent or dropped; returns ``False`` if ``close`` has already counted it as dropped."""
         with self._lock:
             if not self._unsent:
                 return False

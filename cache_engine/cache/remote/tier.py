@@ -1,4 +1,4 @@
-"""A remote as the last tier of a lookup. A lookup waits at most one second for it, and not at all while it fails."""
+"""A remote as the last tier of lookups, which wait at most one second for it, and not at all while it fails."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RemoteTier:
         return None if found is None else Loaded(found.record, found.cubin)
 
     def fetch(self, key: CacheKey) -> Fetched | None:
-        """As ``get``, and the bytes to be stored."""
+        """As ``get``, but returns the bytes of the record and blob too, so that the caller can store them."""
         if self.breaker.why:
             return None
         started = time.monotonic()

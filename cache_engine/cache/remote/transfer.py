@@ -37,9 +37,13 @@ _MOST_AHEAD = 64  # finished results that wait, so that a slow request does not 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out.
+    """The result of a push.
 
-    ``unknown_format`` counts entries that only another version of this program reads.
+    Attributes:
+        sent, sent_bytes: the number of kernels that were sent, and their bytes.
+        present: the number of kernels that the remote had already.
+        refused: the kernels that were not sent, with the reason for each.
+        unknown_format: the number of entries that only another version of this program reads; they are not sent.
     """
 
     sent: int
@@ -54,12 +58,12 @@ class Compared:
     """The differences between a store and a remote.
 
     Attributes:
-        here, there: the entries that only the store has, and those that only the remote has.
-        both: the number of entries that both have.
+        here, there: the entries that only the store has, and the entries that only the remote has.
+        both: the number of entries that the store and the remote have.
         there_bytes: the bytes of all entries of the remote, without objects too large to be an entry.
         others: objects in the remote's folder that are not entries.
         all_there: all entries of the remote.
-        bundles: the entries of both that are bundles of other frameworks.
+        bundles: the entries of the store or the remote that are bundles (kernels of other frameworks).
     """
 
     here: tuple[CacheKey, ...]
@@ -107,7 +111,7 @@ def push(
         bundles: says whether to send a bundle of another framework. Bundles are sent only with ``sign``.
         sign: a function that returns the bytes of a record with a signature. Without it, an entry is sent with the
             signature that it has, and an unsigned entry is left out.
-        host_code: as for ``packed_row``.
+        host_code: whether to send also bundles with code that runs on the CPU.
         on_entry: a function called after each entry.
 
     Raises:
@@ -162,7 +166,7 @@ def sealed(
 def _sealed_bundle(
     store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool], sign: Callable[[bytes], bytes], host_code: bool
 ) -> bytes | Refused | None:
-    """The same for a bundle."""
+    """The remote's object for a stored bundle, checked and signed; ``None`` if it is gone or not wanted."""
     try:
         stored = read_stored(store.layout, key, trust=store.layout.trust)
         if stored is None or not wanted(stored.group):
@@ -186,7 +190,7 @@ def pull(
     Args:
         prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
         bundles: the keys of bundles of other frameworks.
-        host_code: as for ``unpacked_row``; only if ``prove`` checks signers.
+        host_code: whether to import also bundles with code that runs on the CPU; only if ``prove`` checks signers.
         dry_run: check all entries and report which would be imported, but change nothing.
         on_entry: a function called after each entry.
         by: the user who imports, for the audit.

@@ -1,4 +1,4 @@
-"""Checks of a remote: whether its entries may be served, and which of them are old."""
+"""Checks whether the entries of a remote may be served, and finds old entries to delete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeletionPlan:
     """The entries of a remote that are to be deleted.
 
     Attributes:
-        going: the entries to delete, oldest first.
+        going: the entries that are to be deleted, oldest first.
         entries, total_bytes: the number of all entries of the remote, and their bytes.
     """
 

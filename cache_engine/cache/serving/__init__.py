@@ -117,7 +117,7 @@ class Serving:
         return Slots(self._store.layout, self._settings.slots, self._settings.lock_timeout_s)
 
     def settle(self) -> None:
-        """Waits as ``RemoteClient.settle``."""
+        """Waits until all entries that were served from the remote are on disk."""
         if "_team" in self.__dict__:
             self._team.settle()
 
@@ -204,9 +204,10 @@ class Serving:
     def _find_instead(
         self, selector: Selector, asked: Request, selection: Selection, stages: StageClock, priority: Priority
     ) -> tuple[Found | None, Selection]:
-        """The entry of another toolchain's selection, when no tier has that of ``selection``; and this other selection.
+        """Finds the same kernel by another toolchain, when no tier has the entry of ``selection``.
 
-        If there is none, the entry is ``None``, and the selection is the one that can be compiled here.
+        Returns the entry and the other toolchain's selection. If there is none, the entry is ``None``, and the
+        selection is the one that can be compiled here.
         """
         missed: set[CacheKey] = set()
         while True:
@@ -233,7 +234,7 @@ class Serving:
         return None if found is None else found.loaded
 
     def preload(self, keys: Iterable[str]) -> Preloaded:
-        """Reads entries into memory; see ``Cache.preload``."""
+        """Reads entries into memory, up to ``memory_bytes``; not counted as hits."""
         done = self._tiers.preload(keys, self._settings.memory_bytes, self._team.get, self._team.each)
         level = WARNING if done.missing or done.no_room else INFO
         extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
@@ -245,7 +246,7 @@ class Serving:
         return self._tiers.get(key)
 
     def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | Exception | None:
-        """The entry found while the key's lock is held, or ``None``, or the error of reading the entry.
+        """Looks the key up again while its lock is held: the entry, ``None``, or the error of reading the entry.
 
         A damaged entry is moved to quarantine.
         """
@@ -309,7 +310,10 @@ class Serving:
         return self._tiers.memory.get(key) is not None
 
     def waiting(self, key: CacheKey) -> AbstractContextManager[object]:
-        """A context manager for a caller that waits for a compile in any thread or process: lends it its priority."""
+        """A context manager for a caller that waits for the compile of a key: gives the compile a caller's priority.
+
+        The compile may run in any thread or process.
+        """
         return nullcontext() if self._slots is None else self._slots.waiting(key, Priority.CALLER)
 
     def count(self, key: CacheKey, found: Found, problem: GemmProblem | None = None) -> None:
@@ -350,7 +354,7 @@ class Serving:
             _log.debug("key %s is made from %s", selection.key[:12], dict(selection.prefix.components))
 
     def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
-        """Holds the key's lock while the body of a ``with`` runs; gives the reason if the lock is not available."""
+        """Holds the key's lock while the body of a ``with`` runs; ``as`` gives the reason if it could not be locked."""
         with unforked():  # a child that is forked during an import would wait for the import for ever
             for module in _FOR_A_MISS:
                 import_module(module)
@@ -386,7 +390,7 @@ class Serving:
     def _publish(
         self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
     ) -> CompiledKernel:
-        """Stores the kernel if possible, and returns it in any case."""
+        """Stores a compiled kernel if possible, and returns it, stored or not."""
         from cache_engine.cache.build import describe
 
         key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
@@ -430,7 +434,7 @@ class Serving:
         return NotCached("; ".join((f"no tier has {selection.name} ({selection.key[:12]}), and {why}", *refused)))
 
     def _not_compiled(self, selection: Selection, why: str) -> None:
-        """Writes to the log of decisions why a kernel was not compiled, for a caller or in the background."""
+        """Logs in the log of decisions why a kernel, for a caller or in the background, was not compiled."""
         from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 
         detail = why[:_LONGEST_REASON]

@@ -10,7 +10,7 @@ from cache_engine.store.lock import Held
 
 
 class KeyLock:
-    """Calls ``lock`` at the start of a ``with``, gives its result, and releases its locks at the end."""
+    """Calls ``lock`` at the start of a ``with``, whose ``as`` is its result; releases the lock at the end."""
 
     __slots__ = ("_held", "_lock")
 
@@ -25,7 +25,7 @@ class KeyLock:
         self._held = lock
 
     def hand_over(self) -> KeyLock:
-        """Another ``KeyLock`` that now holds this one's lock, also after the end of this one's ``with``."""
+        """Moves the lock to a new ``KeyLock``, which is returned and holds it also after the end of this ``with``."""
         other = KeyLock(self._lock)
         other._held, self._held = self._held, None
         return other

@@ -1,4 +1,4 @@
-"""Launch support: the code of the kernel that serves, or a product that cuBLAS computes if no kernel does yet."""
+"""Launch support: the code of the kernel that serves; if no kernel is ready yet, code that calls cuBLAS."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class PackState:
     """The comparison of a pack with this machine and its settings.
 
     Attributes:
-        text: the result as a sentence, for people.
+        text: the comparison as a sentence, for people.
         entries: the number of kernels in the pack.
         usable: the number of kernels that can serve here: their schema, template, flags and toolchain may be in a key
             made here. Only kernels counted in ``known`` are compared.
@@ -66,7 +66,7 @@ class Factor:
 
 
 def pack_state(pack: Pack, settings: Settings) -> PackState:
-    """The comparison of a pack with this machine: its makers, and how many kernels lookups with the settings can find.
+    """Compares a pack with this machine: how many of its kernels lookups with these settings can find.
 
     Raises:
         OSError: when the pack cannot be read.
@@ -90,7 +90,7 @@ def pack_state(pack: Pack, settings: Settings) -> PackState:
 
 
 def check_packs(elsewhere: OtherToolchains, settings: Settings) -> None:
-    """Warns of each pack with no kernel that can serve here, and remembers the reason for the text of ``NotCached``.
+    """Warns of each pack with no kernel that can serve here; the text of a later ``NotCached`` has the reason too.
 
     Raises:
         PackUnusable: when only packs are used, and no kernel in them can serve here.
@@ -113,7 +113,7 @@ def check_packs(elsewhere: OtherToolchains, settings: Settings) -> None:
 
 
 def _unproved(pack: Pack) -> str:
-    """The reason why the signatures of a pack's first kernels let none of them serve; empty if one may serve."""
+    """The reason why no kernel among a pack's first ones has an acceptable signature; empty if one has."""
     why = ""
     for number in range(min(len(pack), _MOST_PROVED)):
         with suppress(CorruptEntry):
@@ -145,7 +145,7 @@ def refusals(elsewhere: OtherToolchains, selector: Selector, selection: Selectio
 
 
 def refused_in_store(selection: Selection) -> str:
-    """The text that says: the store has the kernel, but made by another toolchain, so it does not serve."""
+    """A sentence: the store has the kernel, but made by another toolchain, so it does not serve."""
     return f"the store has this kernel, {_made(selection)}"
 
 
@@ -166,7 +166,7 @@ def _can_be_found(selector: Selector, made: Provenance, *, any_toolchain: bool) 
 
 
 def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> tuple[Factor, ...]:
-    """The key components in which a kernel's provenance differs from the nearest one that keys made here can have."""
+    """The key components in which a kernel's provenance differs from the most similar one of keys made here."""
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []

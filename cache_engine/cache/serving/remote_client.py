@@ -39,7 +39,7 @@ MOST_STORING = 64
 If more are fetched, the caller stores its entry itself.
 """
 _SEND_S, _END_S = 1.0, 2.0
-"""Seconds at the end of a process: for starting to send waiting kernels, and for waiting for all threads.
+"""Seconds at the end of a process: for how long sends of waiting kernels start, and how long it waits for threads.
 
 A request in progress ends within a second by the client's own limits, unless the client hangs.
 """
@@ -236,7 +236,7 @@ class RemoteClient:
         return self._connection
 
     def _way(self) -> SendTarget:
-        """The destination for compiled kernels; the thread that sends them calls this."""
+        """The remote, signing function and breaker for sending compiled kernels; the sending thread calls this."""
         from cache_engine.cache.remote.send_queue import SendTarget
         from cache_engine.store.signatures.signers import SigningKey
 

@@ -31,9 +31,9 @@ _MOST_KEPT = 4096
 def stand_ins(selector: Selector, asked: Request) -> Iterator[Selection]:
     """Other kernels that compute the problem correctly, best first, whether or not they are stored.
 
-    First kernels of the same m (exact, or for its bucket), then those of other m, the nearest first, then the dynamic
-    one. Each is selected for the problem itself, with the config that the other m gets; so each key is of a kernel that
-    is correct for the problem.
+    First kernels for the same m (exact, or for its bucket), then kernels with the configs chosen for other m, the
+    nearest m first, then the dynamic kernel. Each is selected for the problem itself, only with another config; so each
+    key is of a kernel that is correct for the problem.
     """
     problem, family, compiler, _ = asked
     found = {selector.select(*asked).key}
@@ -75,7 +75,7 @@ class StandIns:
 
     @cached_property
     def behind(self) -> BackgroundCompiles[CompiledKernel]:
-        """The compiles in the background."""
+        """The compiles of this process in the background."""
         from cache_engine.cache.queue.background import BackgroundCompiles  # no hit needs it
 
         return BackgroundCompiles(self._settings.slots)
@@ -162,7 +162,7 @@ class StandIns:
         return (offer for offer in offers if self._serving.is_in_memory(offer.key) or self._elsewhere.has(offer.key))
 
     def _behind(self, asked: Request, own: Selection, *, installed: bool = True) -> PendingKernel[CompiledKernel]:
-        """Starts a compile in the background with the compiler installed here; returns the handle."""
+        """Starts to look up or compile the kernel ``own`` in the background; returns its handle."""
         get = partial(self._serving.get_or_compile, self._selector, asked, priority=Priority.PROMOTION)
 
         def compile_it(is_wanted: Callable[[], bool]) -> CompiledKernel:

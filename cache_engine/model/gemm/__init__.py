@@ -201,7 +201,7 @@ class GemmProblem:
         return f"GemmProblem({', '.join(given)})"
 
     def plain(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """The named fields as files store them: numbers and texts. A target that is not set is an empty text."""
+        """The values of the named fields as files store them: numbers and texts; a target that is not set is empty."""
         values = {name: getattr(self, name) for name in names}
         if self.arch is None and "arch" in values:
             values["arch"] = ""
@@ -229,17 +229,17 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations; a multiply-add counts as two. For ``masked``, as if all rows were used."""
+        """The number of operations; a multiply-add counts as two. For ``masked``, as if all rows were used."""
         return 2 * self.row_matrices * self.m * self.n * self.k
 
     @property
     def row_matrices(self) -> int:
-        """The number of matrices that A consists of, and C too: one for each product, or one for all groups."""
+        """The number of matrices that A, and also C, consists of: one for each product, or one for all groups."""
         return 1 if self.mode is Mode.GROUPED else self.batch
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of A, B, their scales and C, each counted once."""
+        """The bytes of A, B, their scales and C, each counted once."""
         scales_of_a, scales_of_b = self.scales.sizes(self.m, self.n, self.k)
         of_a = self.m * self.k * self.dtype.itemsize + scales_of_a
         of_b = self.n * self.k * self.dtype.itemsize + scales_of_b
@@ -247,7 +247,7 @@ class GemmProblem:
 
     @property
     def fusion_saves_bytes(self) -> int:
-        """The bytes that a launch need not move, because its kernel applies the epilogue.
+        """The bytes of memory traffic that a launch saves, because its kernel applies the epilogue.
 
         A separate step would read and write C once more, and with beta also a copy of the earlier C; see
         ``gpu.products``.
@@ -257,7 +257,7 @@ class GemmProblem:
 
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
-        """The m, n, k and batch for which a config is chosen; equal for all problems that are to share a kernel."""
+        """The m, n, k and batch for which the config is chosen; a bucket has one m, and dynamic kernels fixed sizes."""
         specialisation = self.specialisation
         if specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES
@@ -266,7 +266,7 @@ class GemmProblem:
 
     @property
     def planned_products(self) -> tuple[int, int, int, int]:
-        """As ``planned_sizes``, with m for each product: ``grouped`` rows count as spread evenly over the groups."""
+        """As ``planned_sizes``, with the m of one product: for ``grouped``, the rows divided by the groups."""
         sizes = self.planned_sizes
         if self.mode is not Mode.GROUPED:
             return sizes
@@ -289,7 +289,7 @@ _SETTERS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__sl
 
 
 def _check_compiling(opt_level: object, fast_math: object) -> None:
-    """Checks the two arguments; raises ``InvalidProblem``."""
+    """Checks ``opt_level`` and ``fast_math``; raises ``InvalidProblem`` if one has no allowed value."""
     if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
         levels = ", ".join(map(str, OPT_LEVELS))
         raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
@@ -298,7 +298,7 @@ def _check_compiling(opt_level: object, fast_math: object) -> None:
 
 
 def _size(name: str, value: Any, limit: int) -> int:
-    """The value as a Python integer, after checking it; NumPy integers are accepted."""
+    """The size as a Python integer; raises ``InvalidProblem`` unless it is an integer from 1 to ``limit``."""
     if type(value) is int and 1 <= value <= limit:
         return value
     try:

@@ -1,6 +1,6 @@
 """The fields of a problem, declared once in ``FIELDS``.
 
-Records, the index, options, forms, searches and texts use it.
+Records, the index, options, forms, searches and texts use this declaration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Name = Annotated[str, msgspec.Meta(max_length=40)]
 
 
 class ProblemField(msgspec.Struct, frozen=True):
-    """A field of a problem: its name, its option, and its texts.
+    """The declaration of one field of a problem: its name, its command-line option, and its texts for people.
 
     Attributes:
         name: the name in ``GemmProblem``, in files and in the index.
@@ -47,7 +47,7 @@ class ProblemField(msgspec.Struct, frozen=True):
         option: the option on the command line, and other names for it; empty for a positional argument.
         metavar: the metavar of the option.
         search: the name in searches, if it is not ``name``.
-        brief: the text before its value in short texts.
+        brief: the text that short texts have before the field's value.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ProblemField(msgspec.Struct, frozen=True):
 
     @property
     def searched_as(self) -> str:
-        """The name in searches."""
+        """The name of the field in searches."""
         return self.search or self.name
 
     def arguments(self, value: Plain) -> list[str]:
@@ -74,13 +74,13 @@ class ProblemField(msgspec.Struct, frozen=True):
         return [f"{self.option[0]}={value}" if self.option else str(value)]
 
     def in_brief(self, value: Plain) -> str:
-        """A value in a short text."""
+        """A value of the field, as a short text has it."""
         if self.kind is bool:
             return self.brief if value else f"no {self.brief}"
         return f"{self.brief}{value}"
 
     def in_words(self, value: Plain) -> str:
-        """A value with the field's name."""
+        """A value of the field, after the field's name."""
         return self.in_brief(value) if self.kind is bool else f"{self.label.lower()} {value}"
 
 
@@ -148,7 +148,7 @@ FIELDS: tuple[ProblemField, ...] = (
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a problem that files may leave out, as plain values with defaults.
 
-    Values that only a newer program knows can be read too.
+    Values that only a newer version of this program knows can be read too.
     """
 
     epilogue: Name = ""

@@ -25,7 +25,7 @@ class DType(StrEnum):
     """Element types, with their usual names.
 
     ``tf32`` is stored as fp32 and multiplied with ten bits of mantissa. ``fp8_e4m3`` and ``fp8_e5m2`` are those of the
-    OCP 8-bit floating point specification. ``int32`` is only for sums.
+    OCP 8-bit floating point specification. ``int32`` is only for the C of int8 problems.
     """
 
     FP16 = "fp16"
@@ -171,13 +171,13 @@ class Scales(StrEnum):
         return self.endswith("e8m0")
 
     def shapes(self, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The shape (rows, columns) of the stored scales of A and of B; a column for each block of k."""
+        """The shapes (rows, columns) of the stored scales of A and of B; a column for each 128 elements of k."""
         columns = k // SCALE_BLOCK
         columns += -columns % 4 if self.is_e8m0 else 0
         return (m, columns), (-(-n // self.b_columns), columns)
 
     def sizes(self, m: int, n: int, k: int) -> tuple[int, int]:
-        """The bytes of the scales of A and of B; 0 without scales."""
+        """The bytes of the scales of A, and of those of B; 0 without scales."""
         itemsize = 0 if not self else 1 if self.is_e8m0 else 4
         (a_rows, columns), (b_rows, _) = self.shapes(m, n, k)
         return itemsize * a_rows * columns, itemsize * b_rows * columns
@@ -188,15 +188,15 @@ ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x
 
 
 class Mode(StrEnum):
-    """The division of the rows of A and C among the products of a batch.
+    """The way in which the rows of A and C are divided among the products of a batch.
 
     - ``""``: each product has its own A and C, with m rows.
     - ``grouped``: the products share one A and one C of m rows: first the rows of the first group, then those of the
       second, without a gap.
     - ``masked``: each product has its own A and C, with room for m rows, of which the first ones are used.
 
-    With the last two, the number of rows of each group is on the device when the kernel starts, as in mixtures of
-    experts: ``grouped`` for prefill, ``masked`` for decode.
+    With ``grouped`` and ``masked``, the kernel reads the number of rows of each group from device memory, for mixtures
+    of experts: ``grouped`` for prefill, ``masked`` for decode.
     """
 
     BATCHED = ""
@@ -209,7 +209,7 @@ ModeLike: TypeAlias = Mode | Literal["", "grouped", "masked"]
 
 
 def accumulator(dtype: DType) -> DType:
-    """Element type of the sums of products of such elements."""
+    """The type of the accumulators in which products of elements of this type are summed."""
     return _ACCUMULATE.get(dtype, DType.FP32)
 
 
@@ -280,7 +280,7 @@ def checked_epilogue(asked: EpilogueLike | None, dtype: DType, out_dtype: DType)
 
 
 def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scales:
-    """The scales, checked against the rest of the problem.
+    """The scales as a ``Scales``, checked against the types, the layout and k of the problem.
 
     Raises:
         InvalidProblem: when the scales break a rule; the text names it.
@@ -304,7 +304,7 @@ def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scale
 
 
 def checked_mode(asked: object, layout: Layout, specialisation: Specialisation) -> Mode:
-    """The mode, checked against the rest of the problem.
+    """The mode as a ``Mode``, checked against the layout and the specialisation of the problem.
 
     Raises:
         InvalidProblem: when the mode breaks a rule; the text names it.
@@ -329,7 +329,7 @@ def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] 
     """The member of an enumeration with this name.
 
     Raises:
-        InvalidProblem: when there is none; the text lists the names.
+        InvalidProblem: when there is no such member; the text lists the names.
     """
     if isinstance(value, kind) and (not allowed or value in allowed):
         return value

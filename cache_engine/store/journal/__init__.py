@@ -5,11 +5,11 @@ about as many files as processes. A background thread writes counts of hits and 
 loses at most its last batch. A line cut short by a kill ends at the next writer's newline and is skipped. The same
 thread folds a long journal, so its size is bounded.
 
-To fold is to add the contents of files that no process holds to the sums in ``snapshot.json``, and then to delete these
-files. ``fold`` first renames them, so that no writer reuses them. The snapshot names the files it contains, so nothing
-counts twice if a kill comes before they are deleted.
+To fold means: to add the contents of files that no process holds to the sums in ``snapshot.json``, and then to delete
+these files. ``fold`` first renames them, so that no writer reuses them. The snapshot names the files that it contains,
+so nothing is counted twice if the process is killed before it deletes them.
 
-``writer`` is the part of each process; ``snapshot`` reads and folds all files, ``demand`` reads which problems were
+``writer`` writes the file of its process; ``snapshot`` reads and folds all files, ``demand`` reads which problems were
 asked for, ``lines`` has the file names and the format of a line; ``decisions`` is the log of decisions, which the
 background thread also writes.
 """
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 def fold_when_long(layout: StoreLayout) -> int:
-    """Folds the journal if files that no process holds are long or old. Returns the number of files folded.
+    """Folds the journal if it has long or old files that no process holds; returns the number of files folded.
 
     Does nothing while other maintenance runs. So even in a store that is only read, the journal has at most
     ``LONG_BYTES`` and one file per process.

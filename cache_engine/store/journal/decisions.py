@@ -42,7 +42,7 @@ class DecisionLog:
     """
 
     def __init__(self, layout: StoreLayout | None) -> None:
-        """Without a ``layout``, decisions are dropped."""
+        """Writes to the log of the store ``layout``; without one, drops all decisions."""
         self._layout = layout
         self.forget()
 
@@ -115,7 +115,7 @@ class DecisionReader:
     def new(self) -> list[Decision]:
         """The decisions since the last call, oldest first; the first call returns all.
 
-        A file that cannot be read adds none.
+        From a file that cannot be read, there are none.
         """
         is_whole = False
         with ExitStack() as files:
@@ -163,7 +163,7 @@ def _mentions(path: Path, word: str) -> bool:
 
 
 def damaged_decisions(path: Path) -> tuple[int, int]:
-    """The number of whole lines of a file that are damaged or dated more than a day ahead, and the number of all lines.
+    """The number of whole lines of a file that are damaged or dated over a day ahead; and of all its whole lines.
 
     Raises:
         CorruptEntry: when it is not a regular file, or too large.
@@ -200,8 +200,8 @@ def _identity(path: Path) -> tuple[int, int]:
 def _lines(data: bytes, written_at: float) -> Iterator[Decision | None]:
     """The decision in each line; ``None`` for a line that is damaged or from the future.
 
-    From the future is a line dated more than a day after now and after the last write of the file. The second condition
-    is for a clock that was set back: lines written before that stay valid.
+    A line is from the future if it is dated more than a day after now and more than a day after the file's last write.
+    The second condition keeps lines valid that were written before a clock was set back.
     """
     latest = max(time.time(), written_at) + DAY_S
     for text in texts(data):

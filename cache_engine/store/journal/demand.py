@@ -1,10 +1,10 @@
-"""Demand in the journal: lines that count the problems asked for, and ``demand.json``, the sums of the folded lines.
+"""The demand in the journal: lines that count requests for problems, and ``demand.json``, the sums of folded lines.
 
-``demand.json`` names the files that it contains, as ``snapshot.json`` does. So nothing counts twice and nothing is lost
-if a kill during folding leaves only one of the two files written.
+``demand.json`` names the files that it contains, as ``snapshot.json`` does. So no request is counted twice or lost
+if the process is killed during folding when only one of the two files is written.
 
 It is a separate file because an older version of the program rewrites the snapshot without fields that it does not
-know. Such a version loses only the demand in the files that it folds itself.
+know. So only the demand in files that such a version folds is lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FoldedDemand(_Head):
 
     Attributes:
         format: the format version of the file.
-        generation: a number that differs for each content.
+        generation: a number that is different after each change of the content.
         folded: the names, without suffix, of the journal's files whose lines are in the sums.
         timeline: the sums: how often each shape was asked for, over time.
     """
@@ -57,7 +57,7 @@ _decode_folded = msgspec.json.Decoder(FoldedDemand).decode
 
 
 def read_timeline(layout: StoreLayout) -> Timeline:
-    """The demand of all processes so far, except counts that a process has not written yet."""
+    """The demand of all processes of the store so far, except counts that a process has not written yet."""
     while True:
         generation = demand_generation(layout)
         folded = read_demand(layout)
@@ -121,7 +121,7 @@ def decode_lines(data: bytes) -> Iterator[ShapeCounts]:
 
 
 def damaged_demand(data: bytes) -> int:
-    """The number of lines that are marked as demand and cannot be decoded."""
+    """The number of lines in a journal file's content that are marked as demand and cannot be decoded."""
     return len(_marked(data)) - sum(1 for _ in decode_lines(data))
 
 
@@ -134,8 +134,8 @@ def fold_demand(layout: StoreLayout, folded: FoldedDemand, there: Mapping[str, s
 
     Args:
         folded: the present content of ``demand.json``.
-        there: for the name of each file that is no longer written, its stem.
-        names: the files that are about to be deleted. A process may write to the other files again.
+        there: for the name of each file that no process writes now, its stem.
+        names: the names of the files that are about to be deleted. A process may write to the other files again.
 
     Raises:
         OSError: when reading or writing fails; then nothing has changed.

@@ -42,7 +42,7 @@ def append(descriptor: int, data: bytes) -> None:
 
 
 def whole_lines(data: bytes) -> bytes:
-    """The bytes up to the last newline."""
+    """The part of ``data`` up to the last newline, so without an incomplete last line."""
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -71,11 +71,11 @@ def texts(data: bytes) -> Iterator[bytes | None]:
 
 OPEN, FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 LARGEST_BYTES = 2**28
-"""The largest file of lines that is read, in bytes: a hundred times the size at which a writer starts a new file."""
+"""The largest file of lines that is read, in bytes; writers start a new file long before this size."""
 
 
 class UnknownSnapshot(ValueError):
-    """A file of sums has a format version that this program does not know. Leave the file unchanged."""
+    """``snapshot.json`` or ``demand.json`` has an unknown format version, and must stay unchanged."""
 
 
 def file_names(folder: Path, *suffixes: str) -> list[str]:
@@ -117,14 +117,14 @@ def _read_from(folder: Path, stem: str, position: int) -> bytes:
 
 
 def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Names and sizes of all files. Equal states mean that nothing was written in between."""
+    """The names and sizes of all files of the journal; if two states are equal, nothing was written between them."""
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         return tuple(sorted((file.name, file.stat().st_size) for file in files))
     return ()
 
 
 def is_long(folder: Path) -> bool:
-    """Whether a file that no process holds is long or old enough to be folded."""
+    """Whether the journal has a file that no process holds and that is long or old enough to be folded."""
     files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, FOLDING)) and size]
     before = time.time_ns() - _LONG_S * 10**9
     if sum(size for _, size in files) < LONG_BYTES and not any(_made_ns(name) < before for name, _ in files):
@@ -134,7 +134,7 @@ def is_long(folder: Path) -> bool:
 
 
 def _made_ns(name: str) -> int:
-    """The time when a file was made (nanoseconds since 1970), from its name. Now, if the name is not a journal's."""
+    """The time when a journal file was made (nanoseconds since 1970), from its name; now, for other names."""
     with suppress(ValueError):
         return int(name.partition("-")[0], 16)
     return time.time_ns()

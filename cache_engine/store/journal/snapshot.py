@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 class Snapshot(msgspec.Struct):
-    """The content of ``snapshot.json``: sums over files that are deleted, or about to be."""
+    """The content of ``snapshot.json``: sums over the events of files that are deleted, or are about to be."""
 
     format: int = _FORMAT
     generation: int = 0
@@ -63,15 +63,15 @@ class Snapshot(msgspec.Struct):
     periods: list[EventPeriod] = msgspec.field(default_factory=list)
 
     def tally(self) -> Tally:
-        """A tally (running sums) that starts from these sums.
+        """A tally (running sums) that starts from the sums of this snapshot.
 
-        It changes them, so do not use the snapshot afterwards.
+        The tally changes these sums, so do not use the snapshot afterwards.
         """
         return Tally(self.totals, self.usage, self.recent, self.periods)
 
 
 def read_journal(folder: Path) -> Tally:
-    """The sums over all files of the journal."""
+    """The sums over the events in all files of the journal, including the snapshot."""
     while True:
         snapshot = read_snapshot(folder)
         generation = snapshot.generation
@@ -84,7 +84,7 @@ def read_journal(folder: Path) -> Tally:
 
 
 def last_day(periods: Iterable[EventPeriod], now: float) -> EventCounts:
-    """The sums of the last 24 hours: whole hours that ended in them, and the present hour."""
+    """The sums of the last 24 hours: of the hourly periods that ended in this time, and of the present hour."""
     day = EventCounts()
     for period in periods:
         if period.seconds == HOUR_S and now - DAY_S < period.start + HOUR_S and period.start <= now:
@@ -93,7 +93,7 @@ def last_day(periods: Iterable[EventPeriod], now: float) -> EventCounts:
 
 
 def read_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing is folded yet or, with a warning, when the file cannot be read."""
+    """The sums of folded files; empty if none is folded yet or, with a warning, if ``snapshot.json`` cannot be read."""
     try:
         return load_snapshot(folder)
     except (OSError, ValueError, RecursionError) as error:
@@ -125,7 +125,7 @@ def load_snapshot(folder: Path) -> Snapshot:
 def read_events(
     folder: Path, snapshot: Snapshot, positions: dict[str, int], damaged: dict[str, int] | None = None
 ) -> Iterator[Event]:
-    """The events of all files that are not in the snapshot.
+    """The events in all journal files that the snapshot does not contain.
 
     Args:
         positions: the number of bytes already read, by file stem; reading starts there and updates it.
@@ -142,7 +142,7 @@ def read_events(
 
 
 def events_by_file(folder: Path, snapshot: Snapshot) -> Iterator[tuple[str, Event]]:
-    """The events of all files that are not in the snapshot, each with the stem of its file."""
+    """The events in all journal files that the snapshot does not contain, each with the stem of its file."""
     for stem, data in read_new(folder, set(snapshot.folded), {}):
         yield from ((stem, event) for event in _decode_lines(data))
 
@@ -154,7 +154,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     version may have written it.
 
     Args:
-        keep: whether to keep the usage of a key.
+        keep: a function that says whether to keep the usage of a key.
     """
     from cache_engine.store.journal.demand import fold_demand, load_demand  # takes 5 ms, and no hit needs it
 
@@ -224,7 +224,7 @@ def journal_bytes(folder: Path) -> int:
 
 
 def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
-    """Whether the store has the entry; true if the disk fails, so that no usage is lost."""
+    """Whether the store has an entry of this key; true if the disk fails, so that no usage is lost."""
     try:
         os.lstat(layout.record_path(key))
     except OSError as error:

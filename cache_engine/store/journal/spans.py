@@ -41,12 +41,12 @@ def bucket_of(ms: float) -> int:
 
 
 def ceiling_s(bucket: float) -> float:
-    """The upper edge of a bucket, in seconds."""
+    """The upper bound of a bucket, in seconds."""
     return float(2 ** ((bucket + 1) / _STEPS)) / 1e9
 
 
 def known(counts: Mapping[str, int]) -> SpanCounts:
-    """The counts whose name this program knows. Unknown names, from another version, are dropped."""
+    """The counts whose names this program knows; names of other versions are dropped."""
     return {name: count for name, count in counts.items() if _place(name) is not None}
 
 
@@ -113,7 +113,7 @@ class Distribution(msgspec.Struct, frozen=True):
         """A quantile of the durations in milliseconds, within 9 %; 0 if there are none.
 
         Args:
-            share: 0.99 for the time that 99 % of them do not exceed.
+            share: the quantile, such as 0.99 for the duration that 99 % of the durations do not exceed.
         """
         reached = share * self.count
         buckets = sorted(self.counts)
@@ -123,7 +123,7 @@ class Distribution(msgspec.Struct, frozen=True):
         return 0.0
 
     def at_most(self, bucket: int) -> int:
-        """The number of durations in this bucket or a lower one."""
+        """The number of durations in this bucket and in all lower ones."""
         return sum(count for each, count in self.counts.items() if each <= bucket)
 
 

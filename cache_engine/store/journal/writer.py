@@ -42,7 +42,7 @@ class Wanted:
 
 
 def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | ShapeCounts]:
-    """The journal lines for counted requests: one line for each shape."""
+    """The journal lines for counted requests: for each shape one line, with a count for each m."""
     by_shape: dict[Shape, dict[int, int]] = {}
     for one in asked.values():
         by_m = by_shape.setdefault(Shape.of(one.problem), {})
@@ -116,7 +116,7 @@ class Journal:
         self._forget_end: Callable[[], None] = lambda: None
 
     def _decisions(self) -> DecisionLog:
-        """The decisions that wait to be written; made at first use, because no hit needs it."""
+        """The log for decisions that wait to be written; created at its first use, because no hit needs it."""
         if self._log is None:
             from cache_engine.store.journal.decisions import DecisionLog
 
@@ -191,7 +191,7 @@ class Journal:
                 self._start_thread()
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
-        """Counts a long wait for the lock of a key, and whether it ended without the lock. Writes nothing yet."""
+        """Counts a wait of over a second for a key's lock, and whether it timed out. Writes nothing yet."""
         with self._lock:
             self._rare.lock_waits += 1
             self._rare.lock_timeouts += timed_out
@@ -235,7 +235,7 @@ class Journal:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether this is a signal handler that interrupted counting or writing: then waiting could deadlock."""
+        """Whether the caller is a signal handler that interrupted counting or writing; waiting could then deadlock."""
         return holds(self._lock) or holds(self._writing)
 
     def close(self) -> None:
@@ -358,7 +358,7 @@ class Journal:
             self._looked_at = 0.0
 
     def _fold_if_due(self) -> None:
-        """Folds the journal if the last check was some time ago, so that its size stays bounded."""
+        """Folds the journal if it is long and was not checked for some time, so that its size has a limit."""
         now = time.monotonic()
         if self._looked_at and now - self._looked_at < _LOOK_S:
             return
@@ -384,7 +384,7 @@ class NoJournal(Journal):
     Safe to use as a ``Journal`` is.
 
     Attributes:
-        totals: the counts so far.
+        totals: the counts of this process so far.
     """
 
     def __init__(self) -> None:
@@ -440,7 +440,7 @@ class NoJournal(Journal):
                 self.totals.publish_failures += 1
 
     def flush(self) -> None:
-        """Writes nothing; adds the durations that wait to ``totals``."""
+        """Writes nothing; adds the durations counted since the last call to ``totals``."""
         for name, count in self.spans.take().items():
             self.totals.spans[name] = self.totals.spans.get(name, 0) + count
 

@@ -1,4 +1,4 @@
-"""Proof of a kernel's maker: signatures in the SSH format, and the keys whose signatures are accepted.
+"""Signatures in the SSH format, which prove who made a kernel, and the keys whose signatures are accepted.
 
 A checksum proves that bytes arrived unchanged. Only a signature proves who made them: anyone who can write a pack, or a
 folder that it is copied from, can write checksums that match (CVE-2025-36852). These modules are imported only when a

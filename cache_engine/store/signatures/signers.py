@@ -61,7 +61,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The signer of an entry, and whether the signature counts.
+    """The signer of an entry, and whether the entry's signature is accepted.
 
     Attributes:
         standing: the result of the check.
@@ -106,9 +106,10 @@ class TrustedSigners:
         Args:
             path: the file; ``None`` trusts no key.
             trust: accept a file that users other than you and root can change.
+            clock: returns the present time, in seconds since 1970.
 
         Raises:
-            UsageError: when it cannot be read, or others can change it; the text says what to do.
+            UsageError: when the file cannot be read, or others can change it; the text says what to do.
         """
         self.path, self._trust, self._clock = path, trust, clock
         self._lock = threading.Lock()
@@ -150,7 +151,7 @@ class TrustedSigners:
 
         Raises:
             Unproved: when it has none.
-            ExtraMissing, UsageError: as ``check``; then the entry is not served either.
+            ExtraMissing, UsageError: as ``check``; in this case, too, the entry must not be served.
         """
         try:
             signed = self.check(record_data)

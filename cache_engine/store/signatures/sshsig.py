@@ -32,7 +32,7 @@ _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 @dataclass(frozen=True, slots=True)
 class SshSignature:
-    """The parts of a signature. They are only claims until ``fits`` has checked them.
+    """The parts of a signature, as its text states them; only ``fits`` checks whether they are true.
 
     Attributes:
         key: the public key of the claimed signer, 32 bytes.
@@ -110,7 +110,10 @@ def parse(text: str) -> SshSignature:
 
 @lru_cache(maxsize=64)
 def _head(data: bytes) -> tuple[bytes, str, str]:
-    """The key, the namespace and the hash function that come before the last 64 bytes: the same for one signer."""
+    """The public key, the namespace and the hash function, from the part of a signature before its last 64 bytes.
+
+    This part is the same in all signatures of one signer, so the result is cached.
+    """
     reader = _Reader(data + bytes(_SIGNATURE_BYTES))
     if reader.number() != _VERSION:
         raise ValueError("its version is not known to this program")
