@@ -148,7 +148,7 @@ def _check_host_code(group: Group, host_code: bool) -> None:
 
 
 def _check_helion(files: Mapping[str, bytes]) -> None:
-    """Raises ``ValueError`` or ``Unread`` for what is no result of Helion's tuning."""
+    """Raises ``ValueError`` or ``Unread`` if a bundle's files are not a result of Helion's tuning."""
     if [*files] != [CONFIG] or not isinstance(json_object(files[CONFIG]).get("config"), str):
         raise ValueError("it is no result of Helion's tuning")
 

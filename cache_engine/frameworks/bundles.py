@@ -2,7 +2,7 @@
 
 Because it is one file, a reader gets all files of one writer or none, whatever is deleted or replaced meanwhile. The
 file is a header (magic, format version, key, SHA-256 of the rest) and a zstd frame with the content of ``Group``. Every
-read checks all of it. ``bundle_facts`` describes what is in a bundle; a hit needs nothing of that.
+read checks the whole file. ``bundle_facts`` describes the kernel of a bundle; a hit does not need this description.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cache_engine.store.publish import publish_file
 
 _FORMAT = 1
 MAX_BYTES = 64 * 1024**2
-"""Of a bundle, also unpacked: hundreds of times the largest seen, and the most that a forged file may allocate."""
+"""The most bytes of a bundle, also unpacked: hundreds of times the largest seen. A forged file allocates no more."""
 _HEADER = struct.Struct("<8sH32s32s")
-"""Magic, format version, key, SHA-256 of what follows."""
+"""The header of a bundle: magic, format version, key, and SHA-256 of all bytes after the header."""
 _MAGIC = b"GEMMGRUP"
 _LEVEL, _FAST_LEVEL = 3, -1  # the second takes a sixth more bytes, and 2 µs less to read
 _BLOCK_BYTES = 4096  # of a disk: a file takes no less
@@ -51,7 +51,7 @@ class Group(msgspec.Struct, frozen=True):
     Attributes:
         framework: the framework that made them, such as ``triton``.
         name: the framework's own key of the kernel.
-        index: the file that names the others.
+        index: the name of the file that names the bundle's other files.
         files: the bytes of each file, by name.
         made_at: the time of the compile, in seconds since 1970, UTC; 0 if unknown.
         stages_ms: the milliseconds of each stage of the compile; empty if unknown.
@@ -94,7 +94,7 @@ def is_plain(name: str) -> bool:
 
 
 class StoredGroup:
-    """A bundle as it is stored, verified by checksum but not unpacked; ``digest`` is that of its content."""
+    """A bundle as it is stored, verified by checksum but not unpacked; ``digest`` is the SHA-256 of its content."""
 
     def __init__(self, key: CacheKey, digest: bytes, packed: memoryview) -> None:
         self.key, self.digest, self.packed = key, digest, packed

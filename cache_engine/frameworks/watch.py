@@ -35,7 +35,7 @@ CACHES = {
     "compute_cache": "CUDA_CACHE_PATH",
     "torch_extensions": "TORCH_EXTENSIONS_DIR",
 }
-"""For each framework, its folder below the root of a run, and the variable that makes the framework use it."""
+"""For each framework, its folder below the root of a run: the environment variable that makes it use that folder."""
 
 NVCC = (
     "DG_JIT_NVCC_COMPILER", "FLASHINFER_NVCC_LAUNCHER", "PYTORCH_NVCC", "CMAKE_CUDA_COMPILER_LAUNCHER",
@@ -47,7 +47,7 @@ BEFORE, AFTER = "before", "after"
 """
 
 NEW, OTHER_KEY, AGAIN = "no kernel of this name was there", "it was there under another key", "it was written again"
-"""Causes of compiles, as far as the caches tell them: another key is another version, target, option or source."""
+"""Causes of compiles, as far as the caches show them: another key means another version, target, option or source."""
 
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
@@ -62,7 +62,7 @@ _STAGED = ("triton", "deepgemm")
 _BY_NAME = {
     "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
 }  # fmt: skip
-"""Of caches that are not read, the names of entries that are compiles: programs, graphs and kernels."""
+"""For each cache whose entries are not read, the names of the entries that are compiles: programs, graphs, kernels."""
 _MOST_KERNELS = 10_000
 
 
@@ -124,12 +124,12 @@ class Run(msgspec.Struct, kw_only=True):
 
     @property
     def found(self) -> int:
-        """The kernels in all caches."""
+        """The number of kernels in all caches of the run."""
         return sum(each.found for each in self.frameworks.values())
 
     @property
     def before(self) -> int:
-        """The kernels that were seen to be compiled before it."""
+        """The number of compiles seen before the command was ready."""
         return sum(each.before for each in self.frameworks.values())
 
     @property
@@ -213,7 +213,7 @@ class Watch:
         self.run.findings = sorted(self._findings.values())
 
     def _changed(self) -> Iterator[tuple[Place, Entry]]:
-        """Yields complete entries that are new or changed since the last poll; forgets those that are gone."""
+        """Yields complete entries that are new or changed since the last poll; forgets entries that were deleted."""
         places = [place for place in self._sources.places(surroundings((), self._environment)) if not place.replaced_by]
         there: dict[Place, dict[str, str]] = {place: {} for place in places}
         self._findings.clear()
@@ -242,7 +242,7 @@ def not_watched(environment: Mapping[str, str]) -> list[str]:
 
 
 def _stages_ms(place: Place, entry: Entry) -> dict[str, float]:
-    """The milliseconds of each stage of a compile, at whose end a file of the entry is written."""
+    """The milliseconds of each stage of an entry's compile, from the times of the files that end the stages."""
     if entry.compile_ms is not None:
         return {"compile": entry.compile_ms}
     if place.kind not in _STAGED:

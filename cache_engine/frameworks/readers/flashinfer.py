@@ -89,7 +89,7 @@ def _command(text: str) -> Iterator[Factor]:
 
 
 def _flags(variable: str, words: Sequence[str]) -> Iterator[Factor]:
-    """Yields each flag as a name and a value, so that two commands can be compared whatever their flags' order."""
+    """Yields each flag as a name and a value, so that two commands with another order of flags can be compared."""
     counts: Counter[str] = Counter()
     targets = [word.partition("=")[2] for word in words if word.startswith("-gencode=")]
     if targets:
