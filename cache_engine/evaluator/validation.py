@@ -38,7 +38,8 @@ else:
 PUBLISHED_MAPE = {"A100": 6.6, "B200": 9.4, "H100": 6.2, "H200": 7.6}
 """Mean absolute error in percent, on measurements left out of the fit, by GPU: docs/evaluator.md, "The GPU model"."""
 PUBLISHED_MAPE_UNMEASURED = (7.7, 16.1)
-"""The same error for a GPU without measurements, found by predicting each GPU from the others: the best and the worst.
+"""The mean absolute error in percent for a GPU without measurements, found by predicting each GPU from the others: the
+lowest and the highest.
 """
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
@@ -75,14 +76,14 @@ class Measurements:
         return self.only(slice(None, None, stride))
 
     def kept_out(self) -> NDArray[np.bool_]:
-        """For each measurement, whether no fit has seen its (N, K): two in five pairs, by a hash of the pair."""
+        """For each measurement, whether its (N, K) was left out of all fits: two in five pairs, by their hash."""
         pairs = {pair: is_kept_out(*pair) for pair in set(zip(self.n.tolist(), self.k.tolist(), strict=True))}
         return np.array([pairs[pair] for pair in zip(self.n.tolist(), self.k.tolist(), strict=True)], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of predictions, as shares of the measured times.
+    """Errors of predicted times, as shares of the measured times.
 
     Attributes:
         mape, median: the mean and the median of the absolute errors.

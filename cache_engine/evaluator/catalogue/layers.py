@@ -22,7 +22,7 @@ class Parallel:
         tensor: the number of chips that share the heads and inner features of each layer.
         expert: the number of groups of chips; each group has other experts, whose inner features its chips share. With
             1, all chips share every expert. The tokens of all chips meet at the experts, as in vLLM.
-        data: the number of copies of everything but the experts; each copy gets an equal share of the tokens.
+        data: the number of copies of all weights but the experts'; each copy gets an equal share of the tokens.
 
     Raises:
         UsageError: when a number is not a whole number of at least 1, or ``expert`` does not divide the number of
@@ -59,7 +59,7 @@ ALONE = Parallel()
 
 
 def layers_of(model: Published, parallel: Parallel = ALONE) -> list[ModelShape]:
-    """A model's matrix multiplications on one chip; where there are two ways of computing, those of both.
+    """A model's matrix multiplications on one chip; if a layer can be computed in two ways, those of both ways.
 
     Raises:
         UsageError: naming the field that a parallel size does not divide.

@@ -47,9 +47,9 @@ class Experts:
     """The mixture of experts of some layers.
 
     Attributes:
-        count, per_token: the number of experts in a layer, and the number of them that a token goes to.
+        count, per_token: the number of experts in a layer, and the number of experts that a token goes to.
         inner: the features between the two products of one expert.
-        shared: the inner features of all shared experts together; every token goes to these.
+        shared: the inner features of all shared experts together; every token goes to the shared experts.
         layers: the number of layers with experts; the others are dense.
     """
 

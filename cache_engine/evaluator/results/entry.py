@@ -42,7 +42,7 @@ class Dtypes(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of the search; see ``Evaluation``."""
+    """The result of the search: the times, the operations and bytes, and the choice, as in ``Evaluation``."""
 
     latency_us: _Time
     compute_us: _Part
@@ -99,8 +99,9 @@ _decode = msgspec.json.Decoder(Entry).decode
 def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MODEL_VERSION) -> str:
     """The key of a result on one accelerator: such as ``core-grid-1/1x64x7168x2112/bf16-bf16/tp``.
 
-    The evaluator with the major version of its model; G, M, K, N; types; then ``t`` when tiles were searched, ``p``
-    when partitions were, ``r`` when adding up partial sums counts, and the compute rate when it is not 1.
+    The parts are the evaluator with the major version of its model; G, M, K, N; types; then ``t`` when tiles were
+    searched, ``p`` when partitions were, ``r`` when the traffic of adding up partial sums is counted, and the compute
+    rate when that is not 1.
 
     Raises:
         InvalidProblem: when operands have scales, which this model does not know.
@@ -220,7 +221,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """A stored result of an older version of the model, which is not used: that version, and its latency."""
+    """A stored result of an older version of the model, which is not used: the version, and its latency in µs."""
 
     model_version: str
     latency_us: float
