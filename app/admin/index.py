@@ -1,4 +1,4 @@
-"""The index: its state, an update, and a rebuild; and the effective settings."""
+"""The tabs Index and Settings: the state, the update and the rebuild of the index; and the effective settings."""
 
 from __future__ import annotations
 
