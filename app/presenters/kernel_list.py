@@ -40,7 +40,7 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
 
 
 def first_choices(choices: Mapping[str, str]) -> str:
-    """The first labels of ``facet_choices``, a line each, and how many more there are."""
+    """The first labels of a facet's choices, a line each, and the number of further choices."""
     labels = list(choices.values())
     if len(labels) > _FIRST + 1:  # the line that says how many are left may as well be the last of them
         labels[_FIRST:] = [f"and {len(labels) - _FIRST:,} more"]
