@@ -58,7 +58,7 @@ def _aligned(first_sass: str, first: str, second_sass: str, second: str) -> list
 
 
 MOST_ROWS = 4_000
-"""The most rows of the table of differences; ``gemm-cache compare`` prints all."""
+"""The most rows of the table of differences that are drawn; the command of the page prints all."""
 
 _CONTEXT = 3
 _SIGNS = {alignment.MOVED: ("↕", "moved"), alignment.OPERANDS: ("~", "other operands")}

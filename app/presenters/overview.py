@@ -390,7 +390,7 @@ LENGTHS = {
 
 
 def rate_words(row: Row, day: Sequence[Row]) -> str:
-    """The compiles, promotions and demotions of the last 24 hours, of which ``day`` has the sums; and all over time."""
+    """The compiles, promotions and demotions of the last 24 hours (``day``), and over all time, in words."""
     compiles, ahead, demoted = (total(day, name) for name in ("compiles", "promotions", "demotions"))
     return (
         f"Last 24 hours: {counted(compiles, 'compile')} ({compiles / 24:.3g} an hour), "
