@@ -66,7 +66,7 @@ def cache_of(name: str) -> Cache:
     """The cache of one of ``stores``. A store that does not exist is not created.
 
     Raises:
-        StoreError: when it cannot be opened.
+        StoreError: when the store cannot be opened.
     """
     path = stores()[name]
     return _first() if path == _first().layout.root else _other(str(path))
@@ -214,7 +214,7 @@ def demand_report(
     """A question for ``ask``: the shares of all requests, by shape, kernel, model or target.
 
     Raises:
-        SearchStopped: when it takes longer than ``limit_s``.
+        SearchStopped: when the sums take longer than ``limit_s``.
     """
     until = time.monotonic() + limit_s
     ledger = summaries.ledger(connection, half_life_s, at, since)

@@ -82,7 +82,7 @@ class Dashboard(st.App):
 
 @asynccontextmanager
 async def _opening(app: st.App) -> AsyncIterator[None]:
-    """Reads the files of every page, and opens a browser where one is wanted; the server listens already."""
+    """Reads the files that every page needs, and opens a browser if the user wants that; the server listens already."""
     if isinstance(app, Dashboard):
         await app.files.remember(app.shell)
     Thread(target=import_pages, name="imports", daemon=True).start()

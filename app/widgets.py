@@ -221,7 +221,7 @@ def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
 
 
 def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
-    """A page selector where there are several pages; returns the number of rows before the chosen page.
+    """Draws a page selector if a list has several pages; returns the number of rows before the chosen page.
 
     Args:
         options: further arguments of ``st.pagination``, such as ``bind``.
@@ -234,7 +234,7 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
 
 
 def open_kernel(key: str) -> NoReturn:
-    """Goes to a kernel's page at once; its address also describes the list that it was opened from.
+    """Goes to a kernel's page at once; the page's address then also has the parameters of the list.
 
     Streamlit adds the list's page to the browser's history once more, with the parameters of the kernel's address; so
     the browser's "back" shows the list unchanged.

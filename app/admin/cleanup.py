@@ -35,7 +35,7 @@ FEW = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The store as it was when the reader asked for a preview; every rule is applied to it."""
+    """The store's kernels and leftover files when a preview was made; every rule is applied to this state."""
 
     entries: Survey
     leftovers: list[Leftover]

@@ -1,4 +1,4 @@
-"""Packs: kernels exported to a file to download, and imported from one after a preview."""
+"""The tab Packs: exports kernels to a file to download, and imports kernels from a file after a preview."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     """Builds a pack in memory.
 
     Raises:
-        UsageError: when it is too large for a browser.
+        UsageError: when the pack is larger than ``MOST_BYTES``.
     """
     cache = context.cache()
     size = sum(row["stored_bytes"] for row in _expected(keys, archs))
@@ -201,7 +201,7 @@ def _opened(uploaded: UploadedFile, folder: Path) -> Pack:
     """Opens an uploaded pack from a private file; error messages name the uploaded file instead of that path.
 
     Raises:
-        PackUnusable: when it is not a valid pack.
+        PackUnusable: when the file is not a valid pack.
     """
     path = folder / safe_name(uploaded.name)
     path.write_bytes(uploaded.getbuffer())

@@ -1,4 +1,4 @@
-"""Deleting entries of other frameworks' caches: rules, what they would delete and why the rest stays, confirmation."""
+"""The tab that deletes entries of other frameworks' caches: rules, a preview with reasons, and a confirmation."""
 
 from __future__ import annotations
 

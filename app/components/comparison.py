@@ -92,7 +92,7 @@ def share_words(parts: Sequence[alignment.Part]) -> str:
 
 
 def difference_html(parts: Sequence[alignment.Part], first: str, second: str, *, whole: bool) -> str:
-    """A table that takes the keyboard's focus, to scroll it. All text is escaped.
+    """A difference as an HTML table, which keys can scroll. All text is escaped.
 
     Args:
         first, second: names of the kernels.

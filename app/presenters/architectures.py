@@ -82,7 +82,7 @@ FIGURES = {
 
 
 def comparable(found: Sequence[Made]) -> list[str]:
-    """The toolchains of those compilers that have several, the latest used first."""
+    """The toolchains of each compiler that has several toolchains, the latest used first."""
     latest: dict[str, float] = {}
     for made in found:
         latest[made.toolchain] = max(latest.get(made.toolchain, 0.0), made.last_made_at)

@@ -223,7 +223,7 @@ def cleaned_columns(titles: Titles) -> list[Column]:
 
 
 def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
-    """The arguments of ``caches clean`` that choose the same entries, of these frameworks alone."""
+    """The arguments of ``caches clean`` that choose the same entries as the rules, only from these frameworks."""
     takes = rules.takes
     arguments = takes.text.split()
     for option, values in (

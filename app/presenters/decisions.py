@@ -67,8 +67,7 @@ def matching(
     """Decisions of some kinds, or of all, that have every word of a text.
 
     A decision has a word if its kernel's name, its reason, its details or the name of who decided contains the word, or
-    if its kernel's key begins with it. ``4096x7168`` and
-    ``64x4096x7168`` also stand for kernels with that n and k.
+    if its kernel's key begins with the word. ``4096x7168`` and ``64x4096x7168`` also find kernels with that n and k.
     """
     words = [(word, _in_names(word)) for word in text.casefold().split()]
     found = [one for one in decisions if not kinds or one.kind in kinds]

@@ -171,9 +171,9 @@ def again_columns(compile_ms: Mapping[str, float], titles: Mapping[str, str]) ->
 
 
 def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tuple[str, str] | None:
-    """The dtype and target in which shapes with these (n, k) compute most, by a report by shape.
+    """The dtype and target with the most FLOPs of shapes with these (n, k), by a report of shares by shape.
 
-    By FLOPs: a router in fp32 may be launched most often, and yet computes next to nothing.
+    Launches would mislead: a router in fp32 may be launched most often, and yet computes next to nothing.
     """
     weights: dict[tuple[str, str], float] = {}
     for share in report.shares:

@@ -82,7 +82,7 @@ def chip_text(chip: Chip) -> str:
 def evaluate_on(
     kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> Priced:
-    """A problem on a chip, from the stored results where they have it. Stores nothing: a reader only looks.
+    """The costs of a problem on a chip, from the stored results if they have it. A new result is not stored.
 
     Raises:
         SearchStopped: when ``may_go_on`` says no before a search ends.
@@ -129,7 +129,7 @@ def evaluation_tiles(evaluated: Priced) -> list[Tile]:
 
 
 def error_words(point: Priced) -> str:
-    """The mean error of the model's predictions for a GPU, as far as it was measured."""
+    """The mean error of the model's predictions for a GPU in words; unknown for a type that was never measured."""
     dtype, calibrated_on = point.operation.work.dtype, getattr(point.cost, "calibrated_on", "")
     if dtype not in DTYPES:
         return f"error unknown: {dtype} was never measured"

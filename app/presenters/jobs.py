@@ -243,7 +243,7 @@ def why_lines(why: Explained) -> list[str]:
 
 
 def resource_tiles(kernel: Compiled) -> list[Tile]:
-    """The resources of a kernel."""
+    """The resources of a kernel as tiles."""
     return [
         Tile("Registers", f"{kernel.registers:,}", "Per thread."),
         Tile("Spills", human_bytes(kernel.spill_bytes), "Register spills to local memory, bytes per thread."),
@@ -253,7 +253,7 @@ def resource_tiles(kernel: Compiled) -> list[Tile]:
 
 
 def timing_tiles(document: Timed) -> list[Tile]:
-    """The speed of a kernel, and that of the reference, where one was timed."""
+    """The speed of a timed kernel, and of the reference if that was timed too, as tiles."""
     check = "The result is verified." if document.verified else "WRONG RESULT."
     launches = f"Median of {document.repeats:,} launches, each with a cold L2 cache. {check}"
     tiles = [

@@ -21,7 +21,7 @@ def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilte
     """The filter for a search text and the chosen values of each facet.
 
     Raises:
-        UsageError: when the text names an unknown field, or gives a field a value that it does not take.
+        UsageError: when the text names an unknown field, or gives a field an impossible value.
     """
     return KernelFilter.of(read_search(text), *(tuple(chosen.get(facet, ())) for facet in FACETS))
 

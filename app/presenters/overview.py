@@ -210,7 +210,7 @@ def _tiers(failures: int) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class ShownPeriod:
-    """The sums of a time range, step by step, and those of the range of the same length before it.
+    """The sums of a time range for each of its steps, and the sums of the range of the same length before.
 
     Attributes:
         rows, before: the sums for each step of the range, and of the range before; ``before`` is ``None`` for all time.

@@ -89,5 +89,5 @@ def share(part: float, whole: float) -> float:
 
 
 def dtypes(row: Row) -> str:
-    """The dtype of A and B, and that of C where it differs."""
+    """The dtype of A and B and, if C has another, the dtype of C, as text: ``"fp8 → bf16"``."""
     return row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']} → {row['out_dtype']}"

@@ -1,4 +1,4 @@
-"""The speed of a kernel: measured, where it was timed, and predicted, where the GPU model applies."""
+"""The speed of a kernel: measured if it was timed, and predicted if the GPU model applies to its problem."""
 
 from __future__ import annotations
 

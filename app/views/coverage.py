@@ -1,4 +1,4 @@
-"""The kernels of a model that are cached for each target, and a job for those that are missing."""
+"""The view of a model's kernels: which are cached for each target, and a job that compiles the missing ones."""
 
 from __future__ import annotations
 

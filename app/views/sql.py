@@ -1,4 +1,4 @@
-"""SQL: one query on the index, with its answer as a table and as files. The query is part of the address."""
+"""The view SQL: one query on the index, with its answer as a table and as files. The query is part of the address."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def calibrate(
 def timings_of(timings: Iterable[Measurement], gpu: Gpu | None) -> tuple[Measurements, str]:
     """The store's timings in 16-bit types on one GPU, and the name of the device.
 
-    For each problem, only the fastest time counts, cuBLAS's included.
+    For each problem, only the fastest time is returned, whether of a kernel of ours or of cuBLAS.
 
     Args:
         gpu: the GPU of the timings; by default the known GPU with the name of the device that has the most timings.

@@ -32,7 +32,8 @@ class Calibration:
         base: the parameters that the factors apply to: those of the GPU, by its name, or ``"all"``.
         rows: the number of measurements.
         launch, compute, memory, steps, epilogue: the factors.
-        low, high: two in three ratios measured / predicted lie between these, for rows that the fit did not see.
+        low, high: two in three ratios measured / predicted lie between these two numbers, for measurements that were
+            left out of the fit.
         error_before, error_after: the mean absolute error of predictions, as a share, without the calibration, and with
             it by cross-validation.
 

@@ -53,7 +53,7 @@ class Partition(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A core's share of one product."""
+    """A core's part of one product: its sizes along m, n and k."""
 
     m: int
     n: int

@@ -147,7 +147,7 @@ class Prediction:
 def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
     """The predicted latency of a problem.
 
-    The model was measured with batch 1 only. For a larger batch, it lets the products share waves of tiles.
+    All measurements had batch 1. For a larger batch, the model assumes that the products share waves of tiles.
 
     Raises:
         InvalidProblem: for a dtype that cannot be predicted, or that this GPU does not have.

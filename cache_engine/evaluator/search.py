@@ -2,8 +2,8 @@
 
 Nothing is sampled, and only candidates that cannot come first are left out. Three properties make the search fast:
 
-- A tile that is no larger in any dimension than one generated before it never comes first, so no tile has to be
-  dropped by comparing: the first of least traffic is the same with and without.
+- A tile that is no larger in any dimension than an earlier tile cannot be the first tile with the least traffic. So
+  such tiles need not be dropped by comparing tiles: the result is the same with them.
 - With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm it
   does not depend on the tile's m, nor with mkn on its n, so the best is the smallest, which leaves most room for k.
   Each order takes one pass over one dimension. Which n fits next to which m depends only on the chip and is cached.

@@ -129,7 +129,7 @@ def read_measurements(path: Path, gpu: Gpu | None = None) -> list[Measurements]:
     """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU and type.
 
     The columns are arch, M, N, K, latency_us and, optionally, dtype (default bf16); others are ignored. ``arch`` is a
-    known GPU, such as H100 or h100_sxm; ``dtype`` bf16, fp16, fp8 or int8, or such as bfloat16.
+    known GPU, such as H100 or h100_sxm; ``dtype`` is bf16, fp16, fp8 or int8, or a framework's name, such as bfloat16.
 
     Args:
         gpu: the GPU of all measurements, in place of the column ``arch``, which must then be missing or the same in

@@ -49,7 +49,7 @@ class Group(msgspec.Struct, frozen=True):
     """A bundle: the files of one kernel.
 
     Attributes:
-        framework: the framework that made them, such as ``triton``.
+        framework: the framework that made the files, such as ``triton``.
         name: the framework's own key of the kernel.
         index: the name of the file that names the bundle's other files.
         files: the bytes of each file, by name.
@@ -83,7 +83,7 @@ _decode = msgspec.msgpack.Decoder(Group).decode
 
 @lru_cache(maxsize=16)  # a hit asks twice: for the file, and for what is in it
 def group_key(framework: str, name: str, index: str) -> CacheKey:
-    """The key in our store for another framework's kernel. No kernel of ours has it: theirs are digests of JSON."""
+    """The key in our store for another framework's kernel. It never equals the key of a kernel of ours."""
     return CacheKey(hashlib.sha256("\0".join((framework, name, index)).encode()).hexdigest())
 
 
@@ -128,8 +128,8 @@ def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None)
 
     Raises:
         CorruptEntry: when the bundle is damaged, or ``Untrusted``.
-        UnknownGroup: when it has another format version.
-        OSError: when it cannot be read.
+        UnknownGroup: when the bundle has another format version.
+        OSError: when its file cannot be read.
     """
     stored = read_stored(layout, key, trust=trust)
     return None if stored is None else stored.group
@@ -193,7 +193,7 @@ _of_thread = threading.local()
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    """The decompressor of this thread. It is kept, because making one takes longer than unpacking a kernel."""
+    """The decompressor of this thread, made once, because making it takes longer than unpacking a kernel."""
     found: zstandard.ZstdDecompressor | None = getattr(_of_thread, "decompressor", None)
     if found is None:
         found = _of_thread.decompressor = zstandard.ZstdDecompressor()

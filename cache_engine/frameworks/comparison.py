@@ -17,7 +17,7 @@ from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, Part
 from cache_engine.model.outcome import Failure
 
 MOST_CANDIDATES = 50
-"""The most entries of the same name that are compared to find the nearest one."""
+"""The most entries of the same name that are compared to find the entry nearest to a missing one."""
 
 
 @dataclass(frozen=True, slots=True)

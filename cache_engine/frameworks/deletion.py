@@ -43,9 +43,9 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """The rules of a cleaning. Of the entries that the filter selects, it deletes those to which any rule applies.
+    """The rules of a cleaning, which deletes those of the selected entries to which any rule applies.
 
-    Without a rule, it deletes all that the filter selects.
+    Without a rule, it deletes all selected entries. A filter selects the entries before the rules are applied.
 
     Attributes:
         unused_days: entries neither made nor used for this many days, as far as the file system notes uses.
@@ -300,8 +300,8 @@ def _rewrite(folder: Folder, file: str, content: bytes, *, is_full: bool = False
     """Replaces a file atomically. Keeps the old file's mode and times, so that the entry does not look newer.
 
     Args:
-        is_full: delete the old file first, which makes room for the new one. The entry is a miss until the new file is
-            written.
+        is_full: delete the old file first, which makes room for the new one. Until the new file is written, the
+            framework does not find the entry.
     """
     name, where = name_of(file), {"src_dir_fd": folder.fileno(), "dst_dir_fd": folder.fileno()}
     old, aside, before = folder.stat(name), f"{DELETED}{uuid.uuid4()}", os.fstat(folder.fileno())
@@ -363,7 +363,7 @@ def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure 
 def state_of(folder: Folder) -> _State:
     """The state of a folder: a value that changes when any file in the folder is written.
 
-    It has more than the files' times, because these may be as coarse as milliseconds.
+    It does not consist of the files' times alone, because times may be as coarse as milliseconds.
     """
     listing = folder.list()
     statuses = {"": os.fstat(folder.fileno()), **listing.files, **listing.folders}

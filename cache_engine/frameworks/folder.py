@@ -94,7 +94,7 @@ class Folder:
 
         Raises:
             FileNotFoundError: when the subfolder has vanished.
-            Unread: when it cannot be read or is not a folder.
+            Unread: when the subfolder cannot be read, or is not a folder.
         """
         first, _, rest = name.partition("/")
         _check_part(first)

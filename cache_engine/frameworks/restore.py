@@ -183,7 +183,7 @@ def _is_renamed(folder: Path, target: Path) -> bool:
 
 
 def _link(file: Path, target: Path) -> None:
-    """Moves a file to a name that is free; raises ``FileExistsError`` where it is not."""
+    """Moves a file to the path ``target``; raises ``FileExistsError`` if that exists."""
     try:
         os.link(file, target)  # the one way that replaces nothing; the first name is deleted in the end
     except OSError as error:

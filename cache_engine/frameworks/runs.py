@@ -33,7 +33,7 @@ def keep_run(layout: StoreLayout, run: Run) -> None:
 
 
 def kept_runs(layout: StoreLayout) -> list[Run]:
-    """The stored reports, the newest first; one that cannot be read is left out."""
+    """The stored reports, the newest first, without those that cannot be read."""
     found = []
     for name in reversed(_names(layout)[-MOST_KEPT:]):
         with suppress(OSError, CorruptEntry, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

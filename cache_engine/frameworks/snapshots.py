@@ -64,7 +64,7 @@ _OF_GPUS = (None, 190, 224)  # no ELF image at all, or one of CUDA or of AMD's G
 _OPAQUE = ("jax", "inductor", "compute_cache", "flashinfer")
 """Frameworks whose entries are saved although their layout is not known here."""
 _STILL_S = 2.0
-"""Seconds without a change after which an entry without a known layout counts as complete."""
+"""Seconds without a change after which an entry without a known layout is taken as complete."""
 _MOST_ENTRIES, _MOST_PATH = 50_000, 4_000
 
 
@@ -91,7 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     Attributes:
         root: the path of the root directory that was saved, as ``id_of`` writes it.
-        jax_caches: the value of ``JAX_CACHES`` of the process that made it.
+        jax_caches: the value of the variable ``JAX_CACHES`` in the process that made the snapshot.
         entries: the keys of its entries' bundles.
     """
 
@@ -140,7 +140,7 @@ def save(
 
     Raises:
         UsageError: when the root has no complete entry.
-        OSError: when the store cannot be written; an earlier snapshot of this name is then as it was.
+        OSError: when the store cannot be written; an earlier snapshot of this name then stays unchanged.
     """
     done = Saved()
     keys: list[CacheKey] = []

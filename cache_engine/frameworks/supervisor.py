@@ -1,7 +1,7 @@
 """Runs a command under a watch: passes on signals and the exit code, checks whether it is ready, and polls its caches.
 
 The command stays in this process's group and session, so a terminal's Ctrl-C reaches it directly; other signals are
-passed on. Processes that it leaves running become children of this one, so that the report can name them.
+passed on. Processes that the command leaves running become children of this process, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _REPORT = signal.SIGUSR1
 _WAITED = {*_PASSED, _REPORT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80
-"""``si_code`` of a signal that the kernel sent, as for Ctrl-C: it went to the whole group, the command included."""
+"""The ``si_code`` of a signal that Linux sent, as for Ctrl-C: to the whole group, so the command got it too."""
 _SET_CHILD_SUBREAPER = 36
 
 Ready = Callable[[], bool]

@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Different:
-    """A key for which two caches chose differently; ``slower`` as ``_slower`` computes it, ``None`` without times."""
+    """A key for which two caches chose differently; ``slower`` is the time lost by the worse choice, as a fraction."""
 
     first: Choice
     second: Choice

@@ -205,7 +205,7 @@ class DeletePlan:
         rows: the database rows, if the entries are in a database; then there is nothing to wait for.
         keeps_folders: whether to keep folders that become empty; a process may just have made such a folder to write
             into.
-        directory: device and inode of the cache's directory when the plan was made; nothing is done in another one.
+        directory: device and inode of the cache's directory when the plan was made; nothing is deleted in another.
     """
 
     deletions: tuple[Deletion, ...]
@@ -242,7 +242,7 @@ def id_of(name: str) -> str:
 
 
 def first_of(names: Sequence[str]) -> str | None:
-    """The first of several kernels' names, as it is shown; ``None`` if there are none."""
+    """The first of several kernels' names, cut to ``MOST_NAME`` letters; ``None`` without names."""
     return id_of(names[0][:MOST_NAME]) if names else None
 
 

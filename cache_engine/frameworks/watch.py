@@ -1,7 +1,7 @@
 """A watch over the caches that a running command fills: the kernels in them, and those compiled while it ran.
 
 A poll reads the directories with the readers of ``frameworks``; nothing is hooked into the command. So kernels that
-stay in memory alone cannot be seen, and the report lists which: it says "0 seen", never "0 compiles".
+stay only in memory cannot be seen. The report lists these kinds of kernels, and says "0 seen", never "0 compiles".
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Compiled(msgspec.Struct, frozen=True):
 
     Attributes:
         phase: ``before`` or ``after`` the command was ready.
-        seen_at: when its files were written, else when it was first seen, in seconds since 1970.
+        seen_at: when the kernel's files were written or, if unknown, first seen, in seconds since 1970.
         stages_ms: the milliseconds of each stage of its compile, if the times of its files show them.
         cause: why it was compiled: one of ``NEW``, ``OTHER_KEY`` and ``AGAIN``.
     """
@@ -104,8 +104,7 @@ class Run(msgspec.Struct, kw_only=True):
 
     Attributes:
         exit_code: the command's exit code, or 128 plus the number of the signal that ended it; ``None`` while it runs.
-        ready_at: when the command was ready, in seconds since 1970; ``None`` if it was not, or if there is no sign of
-            it.
+        ready_at: when the command was ready, in seconds since 1970; ``None`` if it was not, or if nothing shows it.
         compiled: the first 10,000 compiles seen; ``frameworks`` counts all.
         not_watched: kinds of compiles that the report cannot see.
         findings: files that could not be read.
@@ -159,7 +158,7 @@ def redirected(environment: Mapping[str, str], root: Path, launcher: str | None 
 
 
 class Watch:
-    """Polls the caches of a command that has this environment; to be used by one thread."""
+    """Polls the caches of a command that has this environment. Only one thread may use the object."""
 
     def __init__(self, run: Run, environment: Mapping[str, str], sources: Sources | None = None) -> None:
         """Reads the content of the caches before the command starts."""

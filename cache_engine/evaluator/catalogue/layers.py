@@ -16,7 +16,7 @@ _BIAS = Epilogue(bias=True)
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """The way a model is spread over chips, of which there are ``tensor · data``.
+    """The way in which a model is spread over ``tensor · data`` chips.
 
     Args:
         tensor: the number of chips that share the heads and inner features of each layer.
@@ -120,7 +120,7 @@ class _Split:
     def row(
         self, operation: str, n: int, k: int, layers: int, batch: int = 1, alternative: str = "", phase: str = ""
     ) -> ModelShape:
-        """One shape, with a bias if the model has one there."""
+        """The shape of one operation, with a bias if the model has one in that operation."""
         bias = _BIAS if operation in self._model.biased else NO_EPILOGUE
         return ModelShape(
             self._model.name, operation, batch, n, k, layers, epilogue=bias, alternative=alternative, phase=phase

@@ -302,7 +302,7 @@ def _gpus() -> dict[str, str]:
 
 
 def target_of(name: str) -> str:
-    """The target to compile for a chip, such as ``H100``; any other name is returned unchanged."""
+    """The target to compile for a chip, such as ``H100``; a name that is no chip's is returned unchanged."""
     chip = {each.lower(): target for each, target in _gpus().items()}.get(name.lower())
     return name if chip is None else compiled_for(chip)
 

@@ -69,8 +69,8 @@ class ModelShape:
     def rows(self, tokens: int, mode: Mode = Mode.BATCHED) -> int:
         """The m for a number of tokens: all of them or, for an expert, an equal share of them, rounded up.
 
-        In mode ``grouped``, the rows of all experts on this chip; in ``masked``, all tokens, as all may go to one
-        expert.
+        In mode ``grouped``, it is the sum of the rows of all experts on this chip; in ``masked``, the number of all
+        tokens, because all may go to one expert.
         """
         if not self.experts or mode is Mode.MASKED:
             return tokens

@@ -189,7 +189,7 @@ class Evaluations:
             _log.warning("could not store results: %s", failure)
 
     def close(self) -> None:
-        """Writes unwritten results and usage counts; safe in a signal handler."""
+        """Writes unwritten results and usage counts; may be called in a signal handler."""
         if holds(self._lock):
             return  # a signal handler during a write; the rest is written at the end of the process
         self.flush()
@@ -370,7 +370,7 @@ class Evaluations:
 class _Results:
     """One accelerator's results in this process: its file, and the unwritten ones.
 
-    To be used by one thread at a time.
+    Only one thread at a time may use the object.
     """
 
     def __init__(self, file: ResultFile) -> None:
@@ -462,7 +462,7 @@ def _new_result(entry: Entry) -> NewResult:
 
 
 def _superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pruned]:
-    """The results of an accelerator last used before ``expiry``; if too many remain, also those used longest ago."""
+    """The results of an accelerator that pruning would remove: unused since ``expiry`` or, of too many, the oldest."""
     used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
     too_many = len(used) - max_entries
     count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0

@@ -58,7 +58,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The origin of a result. ``checksum`` is the XXH3 of everything else; other tools may omit it."""
+    """The origin of a result. ``checksum`` is the XXH3 of all other fields; files of other tools may lack it."""
 
     timestamp: Seconds
     search_time_ms: Ms
@@ -204,7 +204,7 @@ def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
 
 
 def last_used(snapshot: Snapshot, key: str) -> float:
-    """The time when a result was last used or made, in seconds since 1970; 0 if it cannot be read."""
+    """The time when a result was last used or else made, in seconds since 1970; 0 if the result cannot be read."""
     used = snapshot.usage.get(key)
     if used is None:
         with suppress(CorruptEntry):
@@ -252,7 +252,7 @@ class Pruned:
 
     Attributes:
         chip: the name of the accelerator; empty if the file does not have it.
-        last_used: when it was last used, in seconds since 1970.
+        last_used: when the result was last used, in seconds since 1970.
     """
 
     fingerprint: str

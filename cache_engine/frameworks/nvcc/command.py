@@ -1,7 +1,7 @@
-"""A command of nvcc as the launcher understands it. A command that it does not understand passes through.
+"""A command of nvcc as the launcher understands it. A command with an unknown option passes through to nvcc.
 
-An option is understood when it is in one of the tables here: then its value and its place are in the key, or it names a
-path that is replaced by a number, or it decides nothing about the output.
+The launcher understands the options in the tables of this module. The key has an option's value and position, or a
+number in place of a path that the option names; an option that does not affect the output is not in the key.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Command:
         variables: the environment variables that nvcc and the host's compiler read.
         roots: directories where includes are looked for, as they were given, each once.
         source, output: paths, as they were given.
-        dependencies: the dependency file to write; ``None`` for none. ``target`` is the name in it.
+        dependencies: the dependency file to write; ``None`` for none. ``target`` is the target named in that file.
         host: the host's compiler, or its directory; empty where none was named.
         has_paths: whether absolute paths are in the output.
     """

@@ -142,7 +142,7 @@ def _found(name: str, command: Command) -> str:
 
 
 def _compilers_of(prefix: str) -> list[str]:
-    """The files below a prefix that GCC's driver runs to compile, and those that change its options."""
+    """The files below a prefix that GCC's driver runs to compile, and the files that change the driver's options."""
     found = []
     for folder in (f"{prefix}/lib/gcc", f"{prefix}/libexec/gcc"):
         for machine in _names_in(folder):

@@ -31,8 +31,8 @@ _BUILT = re.compile(r"build (?:\S+): (?:cuda_compile|compile) (.+)")
 class FlashInfer(Reader):
     """The reader of FlashInfer's cache.
 
-    No safe way to delete is known: a process writes the build file before it takes the lock, and fails if the file is
-    gone when it builds.
+    No safe way to delete is known: a process writes the build file before it takes the lock, and fails if the build
+    file was deleted before it builds.
     """
 
     kind = "flashinfer"

@@ -65,7 +65,7 @@ class CuPy(Reader):
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
         """The bytes of a part; of a program only the CUBIN, without the digest and the names before it.
 
-        CuPy cuts off the CUBIN's last byte, a zero, without which NVIDIA's tools read nothing; it is added again.
+        CuPy cuts off the CUBIN's last byte, a zero, without which NVIDIA's tools read nothing; the zero is added here.
         """
         data = super().read(place, entry, part)
         if isinstance(data, Failure) or part.kind != PartKind.BINARY:

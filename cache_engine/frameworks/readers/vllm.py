@@ -53,7 +53,7 @@ class VLLM(Reader):
         return vllm_places(where)
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """The entry of a folder: one part of the model, or one rank."""
+        """The entry of a folder: the compiled graphs of one part of the model, or of one rank."""
         if _OTHERS.fullmatch(path):
             return None
         rank, _, name = path.rpartition("/")
