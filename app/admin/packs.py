@@ -40,7 +40,7 @@ class Made:
 
 
 def draw(permitted: bool) -> None:
-    """Export and import."""
+    """Draws the forms that export kernels to a pack, and import kernels from one."""
     st.header("Export")
     _draw_export()
     st.header("Import")

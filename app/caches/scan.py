@@ -45,7 +45,7 @@ class Scanner:
 
     @property
     def runs(self) -> bool:
-        """Whether a scan runs."""
+        """Whether a scan is running now."""
         return not self._queue.is_idle
 
     @property

@@ -95,7 +95,7 @@ def evaluate_on(
 
 
 def evaluation_tiles(evaluated: Priced) -> list[Tile]:
-    """The numbers of a single shape on one chip."""
+    """The predicted numbers of a single shape on one chip, as tiles."""
     result = evaluated.cost
     latency = Tile("Latency", human_us(result.latency_us), f"Predicted for {evaluated.chip.name}.")
     peak = Tile("% of peak", f"{evaluated.utilization:.1%}", "Achieved ÷ peak FLOP/s.")
@@ -220,7 +220,7 @@ ROOFLINE = (
 
 
 def roofline_table(points: Sequence[Priced]) -> list[Row]:
-    """The numbers of a roofline plot."""
+    """The numbers of a roofline plot, a row for each problem on a chip."""
     return rows_of(points, ROOFLINE, UTC)
 
 

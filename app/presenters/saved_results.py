@@ -64,7 +64,7 @@ SORTS = {
     "k": "k",
     "time of the search": "search_ms",
 }
-"""Orders of the list: name → column."""
+"""The sort orders of the list of saved results, by name: the column that each order sorts by."""
 
 
 def saved_results(kept: Evaluations) -> tuple[list[Row], list[Row]]:

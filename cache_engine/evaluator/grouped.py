@@ -76,7 +76,7 @@ class GroupedProblem:
 
     @property
     def m(self) -> int:
-        """The most rows of any product."""
+        """The number of rows of the product with the most rows."""
         return self.groups[0][0]
 
     @property
@@ -86,7 +86,7 @@ class GroupedProblem:
 
     @property
     def rows(self) -> int:
-        """The rows of all products together."""
+        """The number of rows of all products together."""
         return sum(rows * count for rows, count in self.groups)
 
     @property

@@ -67,7 +67,7 @@ class Measurements:
     dtype: str = "bf16"
 
     def only(self, chosen: NDArray[np.bool_] | slice) -> Measurements:
-        """The chosen measurements."""
+        """The measurements that ``chosen``, a mask or a slice, selects."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ("m", "n", "k", "latency_us")}
         return replace(self, **arrays)
 
@@ -232,7 +232,8 @@ def _lines(file: IO[str], source: str) -> Iterator[str]:
 def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:
     """Yields the errors of predictions on a GPU in one type: over all m, then for each range of m.
 
-    Raises as ``predictions``.
+    Raises:
+        SearchStopped: when ``may_go_on`` returns false.
     """
     gpu = measured.gpu
     calibrated_on = gpu.calibration.source if gpu.calibration else parameters_of(gpu)[0]

@@ -58,7 +58,7 @@ class Cleaning:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the deleted entries."""
+        """The bytes of the deleted entries or, in a dry run, of those that would be deleted."""
         return sum(one.size_bytes for one in self.entries)
 
 

@@ -1,4 +1,4 @@
-"""A watch over the caches that a running command fills: the kernels in them, and those compiled while it ran.
+"""A watch over the caches that a running command fills: counts their kernels, and those compiled while it runs.
 
 A poll reads the directories with the readers of ``frameworks``; nothing is hooked into the command. So kernels that
 stay only in memory cannot be seen. The report lists these kinds of kernels, and says "0 seen", never "0 compiles".

@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True):
         return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
 
     def evaluation(self) -> Evaluation:
-        """The result as the search returns it."""
+        """The stored numbers in the form that the search returns."""
         r, m = self.result, self.metadata
         found = msgspec.structs.asdict(r) | {"tile": Tile(**r.tile), "partition": Partition(**r.partition)}
         return Evaluation(**found, searched_partitions=m.num_searched_partitions, searched_tiles=m.num_searched_tiles)
@@ -229,7 +229,7 @@ class Older:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result, and its origin.
+    """The answer to a request for a result: the result, and whether it was stored or searched now.
 
     Attributes:
         cached: whether the result was already stored; if not, it was searched now.
