@@ -1,13 +1,16 @@
-"""Addresses of pages and their parts, and where those of earlier versions lead. No Streamlit here."""
+"""Addresses of pages and of their parts, and the present address for each address of an earlier version.
+
+This module does not import Streamlit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 STORED, BY_TARGET, OTHERS, SQL = VIEWS = ("This store", "By target", "Other frameworks", "SQL")
-"""The views of Kernels."""
+"""The names of the views of the page Kernels."""
 ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
-"""The parts of Workload."""
+"""The names of the parts of the page Workload."""
 STORAGE: Mapping[str, tuple[str, ...]] = {
     "Clean": ("This store", "Other frameworks"),
     "Check": ("Integrity", "Quarantine", "Findings", "Index"),
@@ -16,18 +19,18 @@ STORAGE: Mapping[str, tuple[str, ...]] = {
     "Log": ("Decisions", "Audit log"),
     "Settings": ("Settings",),
 }
-"""The parts of Storage, and the tabs of each."""
+"""The parts of the page Storage, by name, each with the names of its tabs."""
 OLD_TABS = {"Mirror": "Index", "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories"}
-"""Names that tabs had."""
+"""For each name of a tab in an earlier version: its present name."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
-"""Pages of earlier versions."""
+"""The pages of earlier versions that no longer exist; ``moved`` says where their content is now."""
 
 Values = dict[str, list[str]]
 """The parameters of an address, by name."""
 
 
 def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
-    """The page that has what an earlier version showed under another address, and its parameters."""
+    """The present page, and its parameters, for the page and the parameters in an address of an earlier version."""
     kept = dict(asked)
     if page == "caches":
         return _of_caches(kept)
@@ -45,7 +48,7 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
 
 
 def _of_caches(asked: Values) -> tuple[str, Values]:
-    """The address that has what the page Caches showed: its parts are on the pages Kernels and Storage now."""
+    """The page and parameters for an address of the former page Caches, whose parts are now on Kernels and Storage."""
     text = asked.pop("words", asked.pop("q", []))
     part = asked.pop("part", ["Entries" if text else "Overview"])[0]
     if part == "Entries":
@@ -54,11 +57,11 @@ def _of_caches(asked: Values) -> tuple[str, Values]:
 
 
 def _of_storage(asked: Values) -> tuple[str, Values]:
-    """A tab of earlier versions has a part and another parameter now."""
+    """The page and parameters for an address of an earlier version's tab of Storage, which now also names a part."""
     given = next(iter(asked.pop("tab", [])), "")
     return "storage", {**asked, **{name: [value] for name, value in tab_address(OLD_TABS.get(given, given)).items()}}
 
 
 def tab_address(tab: str) -> dict[str, str]:
-    """The parameters of a tab of Storage; none for a name that no tab has. No two parts have a tab of one name."""
+    """The parameters that open a tab of Storage, by the tab's name; empty if no tab has that name."""
     return next(({"part": part, part.lower(): tab} for part, tabs in STORAGE.items() if tab in tabs), {})

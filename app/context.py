@@ -42,7 +42,7 @@ _AHEAD = "answers that were asked ahead"
 _MOST_ANSWERS = 64
 _AT_ONCE = 4
 STORE = "store"
-"""In the address and the session: which of ``stores`` is shown, if not the first."""
+"""The name, in the address and the session, under which the shown store is named, if it is not the first store."""
 
 
 def cache() -> Cache:
@@ -66,14 +66,14 @@ def cache_of(name: str) -> Cache:
     """The cache of one of ``stores``. A store that does not exist is not created.
 
     Raises:
-        StoreError: when it cannot be opened.
+        StoreError: when the store cannot be opened.
     """
     path = stores()[name]
     return _first() if path == _first().layout.root else _other(str(path))
 
 
 def choose_store(asked: str | None) -> None:
-    """Has the pages show a store, from the address or the switch; one that does not exist is not taken."""
+    """Makes the pages show the store of this name, from the address or the switch; ignores a name that no store has."""
     known = list(stores())
     if asked in known:
         st.session_state[STORE] = asked
@@ -84,7 +84,7 @@ def choose_store(asked: str | None) -> None:
 
 
 def here(address: str) -> str:
-    """An address within this dashboard, which also names the store that is shown, for a tab of its own."""
+    """An address within this dashboard, completed by the name of the shown store, so that it can open in a new tab."""
     chosen = st.session_state.get(STORE)
     if chosen is None or not address or "://" in address or f"{STORE}=" in address:
         return address
@@ -151,7 +151,7 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
 
 
 class Question(NamedTuple):
-    """The arguments of ``ask``."""
+    """A function of queries with its arguments, as ``ask`` takes them."""
 
     function: Callable[..., Any]
     arguments: tuple[object, ...]
@@ -166,10 +166,10 @@ def question(
 
 
 def ask_ahead(*questions: Question) -> None:
-    """Asks several questions in one opening of the index, and some at once: each keeps one processor busy.
+    """Asks several questions with one opening of the index, several at a time, in threads that have no session.
 
-    ``ask`` then finds the answers, if it is called with the same arguments. What fails here is left to it. They run in
-    threads, where there is no session.
+    A later call of ``ask`` with the same arguments finds the answer. A question that fails here is asked again by
+    ``ask``, which then raises the error.
     """
     if _OLD_ANSWERS in st.session_state:
         return
@@ -193,7 +193,7 @@ def ask_ahead(*questions: Question) -> None:
 
 
 def forget_ahead() -> None:
-    """Forgets what the last drawing of a page asked ahead and did not need: the store may have changed."""
+    """Forgets the unused answers to ``ask_ahead`` of a page's last drawing, as the store may have changed since."""
     st.session_state.pop(_AHEAD, None)
 
 
@@ -211,10 +211,10 @@ def generation() -> int:
 def demand_report(
     connection: Connection, by: str, half_life_s: float, at: float, since: float | None, limit_s: float = math.inf
 ) -> DemandReport:
-    """A question of ``ask``: who takes which share of what was asked for.
+    """A question for ``ask``: the shares of all requests, by shape, kernel, model or target.
 
     Raises:
-        SearchStopped: when it takes longer than ``limit_s``.
+        SearchStopped: when the sums take longer than ``limit_s``.
     """
     until = time.monotonic() + limit_s
     ledger = summaries.ledger(connection, half_life_s, at, since)
@@ -222,7 +222,7 @@ def demand_report(
 
 
 def store_is_gone() -> bool:
-    """Whether the store was deleted or moved after this dashboard opened it: each part of it would look empty."""
+    """Whether the store was deleted or moved after this dashboard opened it; every page would then look empty."""
     return not os.path.exists(cache().layout.marker)
 
 
@@ -232,7 +232,7 @@ def command(*arguments: str) -> str:
 
 
 def age_of_answers() -> tuple[float, str] | None:
-    """The time of a page's answers (seconds since 1970) and why they are not newer; ``None`` if they are new."""
+    """The time of a page's old answers, in seconds since 1970, and why none is newer; ``None`` if all are new."""
     old: tuple[float, str] | None = st.session_state.pop(_OLD_ANSWERS, None)
     return old
 
@@ -243,9 +243,9 @@ def _last_answers() -> dict[tuple[str, str, str, str], tuple[Any, float]]:
 
 
 def _asked(question: Callable[..., Any], arguments: object, options: object) -> tuple[str, str, str, str]:
-    """The name of a question, as texts, which is quicker than Streamlit's hash of them.
+    """Texts that identify a question: store, function and arguments, quicker to hash than the question itself.
 
-    Modules of queries may have functions of one name.
+    The function's text names its module, because two modules of queries may have functions of the same name.
     """
     name = f"{question.__module__}.{question.__qualname__}"
     return str(cache().layout.root), name, repr(arguments), repr(options)
@@ -295,7 +295,7 @@ def inspection(record: Record) -> Inspection:
 
 
 def compared_with(kernel: Stored) -> tuple[Inspected, Callable[[], str]]:
-    """The inspection of a kernel, ours or adapted, and its machine code, which raises as ``sass_of``."""
+    """The inspection of a kernel, ours or adapted, and a function that returns its machine code or raises an error."""
     state = f"{kernel.made_at}" if isinstance(kernel, Group) else kernel.blob.digest
     disassemble = partial(sass, kernel.key, state)
     return inspect_stored(kernel, disassemble), disassemble

@@ -1,7 +1,7 @@
 """Permission to delete and import. Only this module asks Streamlit for the facts; ``admission`` decides.
 
-Pages draw ``door`` once, and do every such action through ``act``, which asks again at that moment: the drawn page may
-be old, or the request may come from a program that draws nothing.
+Pages draw ``door`` once, and delete and import only through ``act``, which asks for permission again at that moment:
+the drawn page may be old, or the request may come from a program that draws nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _Result = TypeVar("_Result")
 
 
 def request() -> admission.Request:
-    """The reader's request."""
+    """The facts about the reader's request on which the permission depends."""
     headers = {str(name).lower(): str(value) for name, value in st.context.headers.items()}
     return admission.Request(str(st.get_option("server.address") or ""), st.context.ip_address or "", headers)
 
 
 def visitor() -> admission.Visitor:
-    """The reader, as far as known. An e-mail address that the login does not verify is no name."""
+    """The name of the reader, as far as known. An e-mail address that the login has not verified is not used."""
     user = st.user
     name = ""
     if user.get("is_logged_in"):
@@ -62,7 +62,7 @@ def require() -> str:
 
 
 def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
-    """Acts for the reader if permitted; shows the error and returns ``None`` otherwise."""
+    """Calls ``do`` with the reader's name, if permitted, and returns its result; else shows the error and ``None``."""
     try:
         return do(require())
     except (GemmCacheError, OSError) as error:
@@ -71,7 +71,7 @@ def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
 
 
 def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> str:
-    """Starts a job on the store, which anyone may but in a read-only dashboard; returns its name.
+    """Starts a job on the store, as every reader may unless the dashboard is read-only; returns the job's name.
 
     Raises:
         NotPermitted: in a read-only dashboard.
@@ -82,13 +82,13 @@ def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> 
 
 
 def may_write() -> None:
-    """Permits what every user may do: adding to the store. Raises ``NotPermitted`` in a read-only dashboard."""
+    """Checks that readers may add to the store, as all may; raises ``NotPermitted`` in a read-only dashboard."""
     if context.cache().settings.dashboard_read_only:
         raise NotPermitted(f"not allowed: {admission.READ_ONLY}")
 
 
 def door() -> bool:
-    """Shows whether the reader may delete and import, and how to get permission; returns whether."""
+    """Shows whether the reader may delete and import, and how to get permission; returns whether the reader may."""
     given = may()
     who = visitor()
     if given.granted:
@@ -166,5 +166,5 @@ def _draw_way_out(given: admission.Permission, who: admission.Visitor) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _attempts() -> admission.Attempts:
-    """The attempts of all readers, in all tabs."""
+    """The delays after wrong tokens, which all readers and tabs share."""
     return admission.Attempts()

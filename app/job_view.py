@@ -1,4 +1,4 @@
-"""A job on the page: while it runs, after it ended, and in a list. Its file's contents are always plain text."""
+"""A job on the page: while it runs, after it ended, and in a list. Texts from a job's file are always plain text."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LONGEST = 100_000
 
 
 def hide_stop() -> None:
-    """Hides Streamlit's "Stop" while a job runs: it would stop one look at the job, and "Cancel" stops the job."""
+    """Hides Streamlit's "Stop" while a job runs: it would stop only the drawing; "Cancel" stops the job."""
     st.html("<style>[data-testid=stStatusWidget] button { display: none }</style>")
 
 
 @st.fragment(run_every=POLL_S)
 def follow(job_id: str) -> None:
-    """A running job; the page is drawn again when it ends."""
+    """Draws a running job's progress; the whole page is drawn again when the job ends."""
     try:
         job = context.jobs().load(job_id)
     except GemmCacheError as error:
@@ -152,7 +152,7 @@ def _time(document: Timed) -> None:
 
 
 def _texts(key: str) -> None:
-    """Source and log of the kernel, from the store."""
+    """Draws the source and the compiler's log of the kernel, from the store."""
     opened = context.cache()
     try:
         record = opened.find(key)
@@ -214,7 +214,7 @@ def _ended_badly(job: Job) -> None:
 
 
 def _dump(job: Job) -> None:
-    """All that goes into the compile that failed and comes out of it, to download."""
+    """Draws a button that downloads the debug dump of the failed compile: its inputs and its outputs."""
     cache = context.cache()
     form = shape_form(cache.settings.default_arch)
     values = {one.name: one.default for one in form} | shown_of(job.asked, form)

@@ -35,7 +35,7 @@ HIDDEN = ("Kernel", "Compare", "Docs")
 
 
 def moved(old: str) -> st.Page:
-    """The page of an earlier version, which leads to the one that has its parts now."""
+    """A page under an earlier version's address, which sends the reader to the page that has its content now."""
 
     def lead() -> None:
         page, asked = addresses.moved(old, widgets.address())

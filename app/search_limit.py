@@ -1,4 +1,4 @@
-"""Long work of a page: it stops when it takes too long, and when the reader has left."""
+"""Stops the long work of a page when it takes too long, and when the reader has left."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SHORTER_RANGE = "Choose a shorter time range, or run gemm-cache demand, which ha
 
 
 class SearchLimit:
-    """The time limit of the searches in one drawing of a page. Created where the page shows that it is searching.
+    """The time limit of all searches in one drawing of a page. Creating it reserves the place of "Searching…".
 
-    Streamlit ends a script only where the script sends something to the browser. So a sign of life is sent now and
-    then: at that point a search ends if its tab was closed, or if its reader asked for something else.
+    Streamlit ends a script only when the script sends something to the browser. So a text is sent from time to time: at
+    that moment a search ends if its tab was closed, or if its reader asked for something else.
     """
 
     def __init__(self, sign: str = "Searching…") -> None:
-        """Starts counting.
+        """Starts the time limit.
 
         Args:
-            sign: what the page shows meanwhile.
+            sign: the text that the page shows during a search.
         """
         self._sign = sign
         self._place = st.empty()
@@ -47,10 +47,10 @@ class SearchLimit:
         return now < self._until
 
     def what_next(self, how: str = SMALLER_CHIP) -> str:
-        """Advice after a search stopped."""
+        """The advice that the page shows after a search was stopped."""
         return advice(how)
 
 
 def advice(how: str) -> str:
-    """Advice after work of a page took longer than the settings allow."""
+    """The advice that a page shows after its work took longer than the setting ``page_limit_s`` allows."""
     return f"A page searches for at most {context.cache().settings.page_limit_s:g} s (setting page_limit_s). {how}"

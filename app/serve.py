@@ -1,8 +1,8 @@
-"""Runs Streamlit behind a gate, and without the one request that it would send to the world.
+"""Runs Streamlit behind a gate, and without the one request that it would send to the internet.
 
-Asked for data by a page of another origin, Streamlit 1.67 looks up this machine's external address at a public service,
-to decide whether that origin may be itself. ``gate`` refuses such pages before; should a later version ask elsewhere,
-the answer is still: there is none.
+When a page of another origin asks for data, Streamlit 1.67 looks up this machine's external address at a public
+service, to decide whether that origin is the dashboard itself. ``gate`` refuses such pages before that; if a later
+version looks the address up in another case, ``no_address`` still answers that there is none.
 
 Started as ``serve.py OPTIONS``, a JSON object of Streamlit's options.
 """
@@ -43,12 +43,12 @@ net_util.get_internal_ip = no_address  # sends no request, but an address that i
 
 
 def is_no_repl() -> bool:
-    """Streamlit asks this once, and would read the source of all that is running to know: 50 ms of the first page."""
+    """Tells Streamlit that this is no interactive session; finding out would take 50 ms of the first page."""
     return False
 
 
 def as_given(page_icon: object) -> str:
-    """Our icon is a data URL. Streamlit would import numpy and PIL, in 0.1 s, to see that it is no picture."""
+    """Returns our icon, a data URL, unchanged; Streamlit would import numpy and PIL, in 0.1 s, to check it."""
     return str(page_icon)
 
 
@@ -56,7 +56,7 @@ _number_of = NumberInputSerde.deserialize
 
 
 def finite(self: NumberInputSerde, ui_value: float | None) -> float | None:
-    """The value of a number's field. An address may ask for 1e999, which is infinite: Streamlit fails on that."""
+    """The value of a number field, without infinity, as from 1e999 in an address, on which Streamlit would fail."""
     return _number_of(self, None if ui_value is not None and math.isinf(ui_value) else ui_value)
 
 
@@ -67,7 +67,7 @@ memory_uploaded_file_manager.MemoryUploadedFileManager = UploadedFiles  # type: 
 
 
 class Dashboard(st.App):
-    """The dashboard: every request goes through the gate, Streamlit's own answers to errors included."""
+    """The dashboard: every request goes through the gate, also those that Streamlit answers with an error."""
 
     _gate: Application | None = None
 
@@ -82,7 +82,7 @@ class Dashboard(st.App):
 
 @asynccontextmanager
 async def _opening(app: st.App) -> AsyncIterator[None]:
-    """Reads the files of every page, and opens a browser where one is wanted; the server listens already."""
+    """Reads the files that every page needs, and opens a browser if the user wants that; the server listens already."""
     if isinstance(app, Dashboard):
         await app.files.remember(app.shell)
     Thread(target=import_pages, name="imports", daemon=True).start()
@@ -92,7 +92,7 @@ async def _opening(app: st.App) -> AsyncIterator[None]:
 
 
 def _end(*_: Any) -> None:
-    """Ends the process as after the last line of a program: what must run at its end runs."""
+    """Ends the process in the normal way, so that functions registered to run at its end are called."""
     sys.exit(0)
 
 

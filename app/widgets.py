@@ -32,7 +32,7 @@ def title(text: str) -> None:
 
 
 class PageEnded(Exception):
-    """A page has nothing more to show."""
+    """Raised to end a page's script early, because the page has nothing more to show."""
 
 
 def end_page() -> NoReturn:
@@ -41,7 +41,7 @@ def end_page() -> NoReturn:
 
 
 def problem(what: str, cause: str) -> None:
-    """An error: what happened, in our words, and the cause, as plain text."""
+    """Draws an error: what happened, in our words, and below it the cause, as plain text."""
     with st.container(border=True):
         st.error(what, icon=":material/error:")
         st.text(cause)
@@ -53,13 +53,13 @@ def command(*arguments: str) -> None:
 
 
 def confirmed(label: str, count: int, *, key: str, permitted: bool) -> bool:
-    """Whether the reader has typed a count, before what cannot be undone."""
+    """Draws a field; returns whether the reader has typed this count into it, to confirm what cannot be undone."""
     typed = st.text_input(label, key=key, max_chars=12, disabled=not permitted, width=320)
     return permitted and (typed or "").strip() == str(count)
 
 
 def store_gone() -> None:
-    """The error that every page shows once the store is gone."""
+    """Draws the error that every page shows after the store was deleted or moved."""
     problem(
         "The store's folder is gone.",
         f"{context.cache().layout.root} was deleted or moved after this dashboard had opened it. Move it back and "
@@ -68,7 +68,7 @@ def store_gone() -> None:
 
 
 def may_store() -> bool:
-    """Whether kernels can be stored and jobs started; says so where they cannot."""
+    """Whether kernels can be stored and jobs started; if not, the page says so."""
     if context.cache().settings.dashboard_read_only:
         st.info("Read-only dashboard: nothing can be compiled here. Use the command line.", icon=":material/edit_off:")
         return False
@@ -81,7 +81,7 @@ def may_store() -> bool:
 
 
 def empty_store() -> None:
-    """Advice on an empty store."""
+    """Draws advice for an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
     command("warm", "--sample")
     page_link("compile", "Compile a kernel", "play_circle")
@@ -96,7 +96,7 @@ def choose_one(
     hidden: bool = False,
     on_change: Callable[[], None] | None = None,
 ) -> str:
-    """One of several choices, which is part of the address. An address with nothing there means the default.
+    """Draws several choices; returns the chosen one, which is part of the address. Without it, the default is chosen.
 
     Args:
         hidden: whether the label is for screen readers only.
@@ -117,7 +117,7 @@ def choose_one(
 
 
 def choose_tab() -> str:
-    """One of the tabs of Storage, which stand in parts. In an address, a tab's name alone is enough."""
+    """Draws the choice of a part and a tab of Storage; returns the tab. An address need name only the tab."""
     asked = st.query_params.get("tab")
     if asked is not None:
         del st.query_params["tab"]
@@ -130,22 +130,22 @@ def choose_tab() -> str:
 
 
 def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
-    """Replaces a value in the address that an older version of the dashboard wrote."""
+    """Replaces a parameter's value in the address if it is one that an older version of the dashboard wrote."""
     if st.query_params.get(name) in new_values:
         st.session_state.setdefault(_ACCEPTED, set()).add(name)
         st.session_state[name] = st.query_params[name] = new_values[st.query_params[name]]
 
 
 def address() -> dict[str, list[str]]:
-    """The parameters of the address, as the reader or a link gave them: ask before the page is drawn."""
+    """The parameters of the address as the reader or a link gave them. Call this before the page is drawn."""
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
 def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) -> None:
-    """Above a drawn page: that it shows old data, because the index is unavailable, and what of a link it cannot show.
+    """Draws notices above a page: that its data is old, as the index is unavailable; what it cannot show of a link.
 
     Args:
-        asked: of ``address``.
+        asked: the result of ``address`` before the page was drawn.
     """
     old, unknown = context.age_of_answers(), _unknown(page, asked)
     if old is None and not unknown:
@@ -163,9 +163,9 @@ def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) ->
 
 
 def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """The values of a link that a page's widgets did not take, without a word. Only where the page was opened.
+    """The names and values in a link that a page's widgets ignored. Empty unless the page was just opened.
 
-    Later the address is what the widgets say, or about to be.
+    After that, the widgets themselves write the address.
     """
     accepted = st.session_state.pop(_ACCEPTED, set())
     if st.session_state.get(_OPENED) == page:
@@ -181,7 +181,7 @@ def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]
 
 
 def _is_shown(value: str, shown: Any) -> bool:
-    """Whether a widget has the value of the address."""
+    """Whether a widget's value ``shown`` is, or contains, a value of the address."""
     if isinstance(shown, list | tuple):
         return any(_is_shown(value, one) for one in shown)
     if isinstance(shown, bool):
@@ -195,22 +195,22 @@ def _is_shown(value: str, shown: Any) -> bool:
 
 
 def kernel_link(label: str, key: str, **also: str) -> None:
-    """A link to a kernel's page. Every link to one kernel is made here or in ``open_kernel``.
+    """Draws a link to a kernel's page. Every link to one kernel is made here or in ``open_kernel``.
 
     Args:
-        label: Markdown.
-        also: of the address, such as ``part``.
+        label: the link's text, as Markdown.
+        also: further parameters of the address, such as ``part``.
     """
     page_link("kernel", label, "memory", key=key, **also)
 
 
 def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
-    """A link to a page, in the store that is shown. Every link to a page of this dashboard is made here.
+    """Draws a link to a page, which then shows the same store. Every link to a page of this dashboard is made here.
 
     Args:
         page: the file of the page, without its suffix.
-        label: Markdown.
-        icon: of Material's symbols.
+        label: the link's text, as Markdown.
+        icon: the name of one of Material's symbols.
         asked: the parameters of the address.
     """
     chosen = st.session_state.get(context.STORE)
@@ -221,10 +221,10 @@ def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
 
 
 def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
-    """A page selector where there are several pages; returns the number of rows before the chosen page.
+    """Draws a page selector if a list has several pages; returns the number of rows before the chosen page.
 
     Args:
-        options: of ``st.pagination``, such as ``bind``.
+        options: further arguments of ``st.pagination``, such as ``bind``.
     """
     pages = page_count(total, page_rows)
     if st.session_state.get(key, 1) > pages:
@@ -234,18 +234,19 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
 
 
 def open_kernel(key: str) -> NoReturn:
-    """Goes to a kernel's page at once; its address also describes the list that it was opened from.
+    """Goes to a kernel's page at once; the page's address then also has the parameters of the list.
 
-    Streamlit records the old page once more with the new address's parameters, so going back shows the list unchanged.
+    Streamlit adds the list's page to the browser's history once more, with the parameters of the kernel's address; so
+    the browser's "back" shows the list unchanged.
     """
     st.switch_page("../pages/kernel.py", query_params={"key": key, **_list_address()})
 
 
 def follow_old_link() -> None:
-    """Goes to the kernel that an old list address names, from when list and kernel were one page.
+    """Goes to the kernel that an old address of the list names: in older versions, list and kernel were one page.
 
-    On going back from a kernel, Streamlit writes its key into the list's address. There it is removed, or a copy of the
-    address would open the kernel.
+    When the reader goes back from a kernel, Streamlit writes the kernel's key into the list's address. This function
+    then removes the key, because a copy of the address would open the kernel.
     """
     if "key" not in st.query_params:
         return
@@ -260,7 +261,7 @@ def departed(key: str) -> Departure | None:
     """Shows when and why a kernel left the store; returns ``None`` if the store does not know.
 
     Args:
-        key: of the kernel, or the start of one, such as the 12 digits that lists show.
+        key: the kernel's key, or its first digits, such as the 12 digits that lists show.
     """
     gone = context.cache().admin.departure(key.lower()) if _PREFIX.fullmatch(key) else None
     if gone is not None:
@@ -271,7 +272,7 @@ def departed(key: str) -> Departure | None:
 
 
 def compare_link(label: str, first: str, second: str | None = None) -> None:
-    """A link to the comparison of a kernel with another, or with one to choose there."""
+    """Draws a link to the comparison of a kernel with a second; without ``second``, that page asks for one."""
     keys = {"a": first} if second is None else {"a": first, "b": second}
     page_link("compare", label, "compare_arrows", **keys)
 
@@ -282,14 +283,14 @@ def remember_results() -> None:
 
 
 def results_link() -> None:
-    """A link to the list of kernels as last shown."""
+    """Draws a link to the list of kernels, with the filters and the order that the reader last saw."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
     label = "Back to results" if seen else "All kernels"
     page_link("kernels", label, "arrow_back", **seen)
 
 
 def _list_address() -> dict[str, list[str]]:
-    """The parameters of a list in the address. The search field binds its text under another name."""
+    """The parameters of the list of kernels in the address, with the text of the search field under its plain name."""
     names = {name: "text" if name == "q" else name for name in st.query_params if name in LIST_PARAMETERS}
     if "q" in names:
         names.pop("text", None)

@@ -1,4 +1,4 @@
-"""Compare: two kernels side by side, from key to machine code."""
+"""The page Compare: two kernels side by side, from their keys to their machine code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = 20
 
 
 def kernel_of(place: str, label: str) -> Stored | None:
-    """The kernel whose key is in a field, if there is one."""
+    """Draws a field for a kernel's key; returns that kernel, or ``None`` if the store has none."""
     asked = st.text_input(label, key=place, bind="query-params", max_chars=64, placeholder="0123abcd")
     if not asked:
         return None
@@ -46,7 +46,7 @@ def kernel_of(place: str, label: str) -> Stored | None:
 
 
 def called(kernel: Stored) -> str:
-    """The name of a kernel in titles."""
+    """The name of a kernel for titles and headings of columns."""
     return describe(kernel).name or "unnamed" if isinstance(kernel, Group) else titled(kernel)
 
 
@@ -65,7 +65,7 @@ def with_first(key: str) -> str:
 
 
 def picker(chosen: Stored | None) -> None:
-    """A list to choose the missing kernel from; the chosen one is left out."""
+    """Draws a list, without the chosen kernel, from which the reader chooses the missing one."""
     text = st.text_input(
         "Find a kernel", key="pick", type="search", live=True, max_chars=200, placeholder="sm_90 bf16 4096x7168"
     )
@@ -91,7 +91,7 @@ def picker(chosen: Stored | None) -> None:
 
 
 def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
-    """The measured and the predicted times of both."""
+    """Draws the measured and the predicted times of two kernels."""
     measured = context.ask(summaries.timings, first.key), context.ask(summaries.timings, second.key)
     pairs = speed_pairs(first, second, measured)
     st.header("Performance")
@@ -106,7 +106,7 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
 
 
 def side_by_side(first: Stored, second: Stored) -> None:
-    """All properties in which the two can differ."""
+    """Draws everything in which two kernels can differ: key, properties, times, instructions and machine code."""
     (one, first_sass), (other, second_sass) = map(context.compared_with, (first, second))
     found = compare(one, other)
     with heading:

@@ -1,4 +1,4 @@
-"""Compile: a single shape, a whole model, or tuning, as a job in its own process; the list of jobs; the farm."""
+"""The page Compile: jobs for a single shape, a whole model or tuning, each in its own process; and the farm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
 
 def draw(one: forms.Field, place: DeltaGenerator, key: str) -> Any:
-    """A field's widget; its value is part of the address."""
+    """Draws the widget of a form's field; returns its value, which is part of the address."""
     bound: Any = {"key": key, "help": one.help, "bind": "query-params", "persist_state": "session"}
     if one.kind is forms.FieldKind.NUMBER:
         return place.number_input(one.label, 1, one.most, one.default, **bound)
@@ -58,7 +58,7 @@ def draw(one: forms.Field, place: DeltaGenerator, key: str) -> Any:
 
 
 def fill_in(form: Sequence[forms.Field], prefix: str) -> Row:
-    """All fields of a form, the rare ones under "More"; returns their values."""
+    """Draws all fields of a form, the rare ones under "More"; returns their values by name."""
     values: Row = {}
     often = [one for one in form if not one.rare]
     for start in range(0, len(often), IN_A_ROW):
@@ -77,7 +77,7 @@ def fill_in(form: Sequence[forms.Field], prefix: str) -> Row:
 
 
 def start(verb: str, form: Sequence[forms.Field], values: Row, given: bytes = b"") -> None:
-    """Starts a job, which reads ``given``, and shows it, or the reason why it could not start."""
+    """Starts a job and shows it, or shows why it could not start; the job reads ``given`` from its standard input."""
     try:
         job_id = guard.start_job(forms.command_of(verb, form, values), values, given)
     except (GemmCacheError, OSError) as error:
@@ -89,7 +89,7 @@ def start(verb: str, form: Sequence[forms.Field], values: Row, given: bytes = b"
 
 
 def answered(ask: Callable[[], _T]) -> _T | None:
-    """The result of ``ask``; ``None`` where it was refused, after saying why."""
+    """The result of ``ask``; ``None``, after showing the error, if ``ask`` raised one."""
     try:
         return ask()
     except NotHereError as error:
@@ -100,7 +100,7 @@ def answered(ask: Callable[[], _T]) -> _T | None:
 
 
 def one_shape(form: Sequence[forms.Field]) -> None:
-    """The form of a single shape, and what is known before it is compiled."""
+    """Draws the form of a single shape, its predicted time, and the button that compiles it."""
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = fill_in(form, PREFIXES[ONE])
     asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
@@ -124,7 +124,7 @@ def is_here(arch: str) -> bool:
 
 
 def beforehand(problem: GemmProblem) -> None:
-    """The predicted time for a target without a local GPU, and what a GPU adds."""
+    """Draws, for a target without a local GPU, the predicted time, and what a GPU would add."""
     try:
         points = predicted(problem)
     except InvalidProblem:
@@ -151,7 +151,7 @@ def no_gpu() -> str:
 
 
 def tuning(form: Sequence[forms.Field]) -> None:
-    """The form of tuning, and the configs that would be timed."""
+    """Draws the form of tuning, and the configs that would be timed."""
     st.caption("Compiles the configs with the best predictions, verifies and times each, and stores the timings.")
     values = fill_in(form, PREFIXES[TUNE])
     here = is_here(values["arch"])
@@ -172,7 +172,7 @@ def tuning(form: Sequence[forms.Field]) -> None:
 
 
 def own_table() -> tuple[list[ModelShape], bytes]:
-    """The shapes of an uploaded table, and its bytes; no shapes before a table is uploaded."""
+    """Draws the upload of a table; returns its shapes and its bytes, both empty before a table is uploaded."""
     uploaded = st.file_uploader(
         "Shapes, as CSV",
         type=["csv"],
@@ -188,7 +188,7 @@ def own_table() -> tuple[list[ModelShape], bytes]:
 
 
 def table(form: Sequence[forms.Field]) -> None:
-    """The form of a whole model, or a table of one's own, and how many of its kernels are cached."""
+    """Draws the form of a whole model or an uploaded table, and how many of its kernels are cached."""
     st.caption("Every GEMM of the model for each m and target. Cached kernels are skipped.")
     values = fill_in(form, PREFIXES[TABLE])
     data = b""
@@ -233,7 +233,7 @@ def table(form: Sequence[forms.Field]) -> None:
 
 
 def shown_job() -> Job | None:
-    """The job that the address names; the form is filled in once with what the job was asked."""
+    """The job that the address names; fills in the form once with the job's values. ``None`` if there is none."""
     named = st.query_params.get("job")
     if named is None:
         return None

@@ -1,4 +1,4 @@
-"""Docs: the project's documents, which travel with the package."""
+"""The page Docs: the project's documents, which are files of the package."""
 
 from __future__ import annotations
 

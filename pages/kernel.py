@@ -1,4 +1,4 @@
-"""Kernel: everything about a kernel, from its key down to machine code."""
+"""The page Kernel: everything about one kernel, from its key down to its machine code."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ STEP_S = 60  # answers about demand are cached for as long
 
 
 def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
-    """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache.
+    """Draws on one screen the kernel's tiling, resources, speed, demand, and life in the store.
 
-    Returns the names of all that it says.
+    Returns the labels of all properties that it has shown.
     """
     drawing, left, right = st.columns([4, 3, 3])
     drawing.plotly_chart(tile_figure(record), key="tiles")
@@ -80,7 +80,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
 
 
 def summary(record: Record) -> None:
-    """The first screen; below it problem and config, levels of tiling, instructions and occupancy."""
+    """Draws the first screen; below it the problem, the config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
     said = at_a_glance(record, inspection)
     left, right = st.columns(2)
@@ -105,7 +105,7 @@ def summary(record: Record) -> None:
 
 
 def reproduction(record: Record) -> None:
-    """The command that compiles the kernel again, whether it makes the same key here, and the kernel's files."""
+    """Draws the command that compiles the kernel again, whether that makes the same key here, and the files."""
     st.header("Reproduce and download")
     st.code(reproducing_command(record, cache.settings, cache.layout.root), language=None, wrap_lines=True)
     problem, config = record.problem, record.config
@@ -138,12 +138,12 @@ def reproduction(record: Record) -> None:
 
 
 def codes(record: Record) -> None:
-    """Source, Triton's IRs, PTX and SASS, linked line by line."""
+    """Draws the kernel's source, Triton's IRs, PTX and SASS, linked line by line."""
     component.show(context.linked(record.key, record.blob.digest), record.key[:12], key=f"code-{record.key}")
 
 
 def performance(record: Record) -> None:
-    """The measured and the predicted times."""
+    """Draws the kernel's measured and predicted times."""
     timings = context.ask(summaries.timings, record.key)
     st.header("Measured")
     if timings:
@@ -169,7 +169,7 @@ def performance(record: Record) -> None:
 
 
 def history(record: Record) -> None:
-    """The kernel's events and timings, and its hits."""
+    """Draws the kernel's events, timings and hits."""
     row = context.ask(queries.kernel, record.key)
     events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
@@ -184,7 +184,7 @@ def history(record: Record) -> None:
 
 
 def decisions(key: str) -> None:
-    """The log of a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
+    """Draws the decisions about a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
     logged = cache.admin.decisions(key)[-MOST_DECISIONS:]
     if not logged:
         st.info("Nothing is logged about this kernel.")
@@ -193,7 +193,7 @@ def decisions(key: str) -> None:
 
 
 def pinning(key: CacheKey) -> None:
-    """Whether the kernel is pinned, and the button that changes it, for those who may delete."""
+    """Draws whether the kernel is pinned and, for readers who may delete, the button that pins or unpins it."""
     is_pinned = key in cache.admin.pinned()
     given = guard.may()
     label, icon = ("Unpin", ":material/keep_off:") if is_pinned else ("Pin", ":material/keep:")
@@ -207,7 +207,7 @@ def pinning(key: CacheKey) -> None:
 
 
 def not_found(key: str, cause: str) -> None:
-    """The history of a key that has no entry: when and why it went, and what compiles it again."""
+    """Draws, for a key without a kernel, when and why its kernel left the store, and how to compile it again."""
     gone = widgets.departed(key)
     if gone is None:
         widgets.problem("Kernel not found.", cause)
@@ -223,7 +223,7 @@ def not_found(key: str, cause: str) -> None:
 
 
 def recompiling(key: CacheKey, gone: Departure) -> None:
-    """The command that compiles a kernel which went, where the store still knows what it was compiled for."""
+    """Draws the command that compiles a kernel which left, if the store still knows what it was compiled for."""
     record = None if gone.is_evicted else quarantined_record(cache, key)
     selection = None if record else asked_for(cache, key)
     root = cache.layout.root
@@ -244,7 +244,7 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
 
 
 def show(record: Record, part: str) -> None:
-    """One part of the page."""
+    """Draws the part of the page with this name for a kernel of ours."""
     if part == "Summary":
         summary(record)
     elif part == "Code":

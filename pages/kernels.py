@@ -1,4 +1,4 @@
-"""Kernels: the list, searched and filtered; the same by target; and the entries of other frameworks' caches."""
+"""The page Kernels: the list of kernels; sums by target; entries of other frameworks' caches; and SQL."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from cache_engine.units import counted
 
 PAGE_ROWS, MOST_PAGES = 50, 10**6
 SHARED = ("arch", "kind", "state", "sort", "asc", "page")
-"""Parameters of the address that two views have."""
+"""Parameters of the address that two views have under the same name."""
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
 def chosen_now(name: str = "") -> None:
-    """Puts the changed value into the address, which the page reads. Another list starts at its first page."""
+    """Puts a changed filter into the address, from which the page reads it; the new list starts at its first page."""
     if name != "page":
         st.query_params.pop("page", None)
     if name:
@@ -53,7 +53,7 @@ def list_file(kind: str, wanted: KernelFilter, sort: str, descending: bool) -> b
 
 
 def exports(wanted: KernelFilter, sort: str, descending: bool, total: int) -> None:
-    """The list as a file."""
+    """Draws buttons that download the list as a file."""
     with st.popover("Export list…", icon=":material/download:", type="tertiary"):
         whole = counted(total, "row") if total <= MOST_ROWS else f"The first {MOST_ROWS:,} of {total:,} rows"
         st.caption(f"{whole}, sorted as shown. CSV cells that look like formulas are prefixed with '.")
@@ -63,9 +63,9 @@ def exports(wanted: KernelFilter, sort: str, descending: bool, total: int) -> No
 
 
 def actions(picked: tuple[str, ...]) -> None:
-    """Actions on the selected kernels, of this and other pages of the list.
+    """Draws the actions on the selected kernels, which may be on several pages of the list.
 
-    They are always there, so that no tick moves the table.
+    They are drawn without a selection too, so that a tick does not move the table.
     """
     count = len(picked)
     st.markdown(f"**{counted(count, 'kernel')} selected**", width="content")
@@ -100,7 +100,7 @@ def actions(picked: tuple[str, ...]) -> None:
 
 
 def matches(search: str) -> int:
-    """The number of kernels that a search would find, whatever the filters."""
+    """The number of kernels that a search would find without the filters."""
     return context.ask(queries.count, kernel_filter(search, {}))
 
 
@@ -111,7 +111,7 @@ def sort_by(order: str, ascending: bool) -> None:
 
 
 def forget_filters() -> None:
-    """Forgets what the view shown before was filtered by: another has other choices under the same names."""
+    """Forgets the filters of the view shown before, because another view has other choices under the same names."""
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)

@@ -1,4 +1,4 @@
-"""Overview: what needs attention, the numbers, hit rates and compile time, why lookups missed, and what happened."""
+"""The page Overview: what needs attention, the numbers, hit rates and compile time, causes of misses, and events."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ events = context.ask(queries.events, limit=MOST_EVENTS)
 
 
 def seen() -> dict[str, int]:
-    """The past failures that were acknowledged last."""
+    """The number of past failures of each kind that readers have acknowledged."""
     acts = context.ask(queries.acts, (SEEN,), limit=1)
     return decisions.of_words(acts[0]["detail"]) if acts else {}
 
 
 def checks(in_queue: QueueState) -> list[overview.Check]:
-    """Each side of the store's health."""
+    """All checks of the store's health."""
     lately = context.ask(queries.history, HOUR_S, since=lately_since)
     failures = decisions.since({name: total(lately, name) for name in decisions.FAILURES}, row, seen())
     settings = cache.settings
@@ -85,7 +85,7 @@ def checks(in_queue: QueueState) -> list[overview.Check]:
 
 
 def checked(found: Sequence[overview.Check]) -> None:
-    """One line of health; below it what needs attention, each with one thing to do."""
+    """Draws one line on the store's health; below it each check that needs attention, with one thing to do."""
     with st.container(horizontal=True, key="health"):
         for check in found:
             st.markdown(f":material/{ICONS[check.state]}: {check.about}", help=check.words, width="content")
@@ -100,7 +100,7 @@ def checked(found: Sequence[overview.Check]) -> None:
 
 
 def act_on(check: overview.Check) -> None:
-    """The link or the button that helps."""
+    """Draws the link or the button that helps with a check's trouble."""
     if check.action == overview.INTEGRITY:
         widgets.page_link("storage", "Open integrity check", "healing", tab="Integrity")
     elif check.action == overview.CLEANUP:
@@ -112,7 +112,7 @@ def act_on(check: overview.Check) -> None:
 
 
 def acknowledge(check: overview.Check) -> None:
-    """Records that past failures were seen, as many as this page shows."""
+    """Records that the reader has seen a check's past failures, in the number that this page shows."""
     before = seen()
 
     def see(by: str) -> bool:
@@ -125,7 +125,7 @@ def acknowledge(check: overview.Check) -> None:
 
 
 def queue(in_queue: QueueState) -> None:
-    """The compiles that run and those that wait: a table, and their number where no warning has said it."""
+    """Draws a table of the compiles that run and wait, and their numbers if no warning above has said them."""
     if turns := [*in_queue.compiling, *in_queue.queued, *in_queue.waiting]:
         check = overview.queue_check(in_queue)
         if check.state == overview.FINE:
@@ -135,7 +135,7 @@ def queue(in_queue: QueueState) -> None:
 
 
 def period(name: str, span: Span) -> overview.ShownPeriod:
-    """The sums of the chosen time range, and of the one before."""
+    """The sums of the chosen time range, and of the range of the same length before it."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     before = None
     if span.back_s:
@@ -146,7 +146,7 @@ def period(name: str, span: Span) -> overview.ShownPeriod:
 
 
 def over_time(rows: Sequence[Row], span: Span) -> None:
-    """Hit rates by tier and compile time, step by step."""
+    """Draws lookups by tier, and compile time, for each step of the time range."""
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
         return
@@ -160,7 +160,7 @@ def over_time(rows: Sequence[Row], span: Span) -> None:
 
 
 def missed() -> None:
-    """The causes of misses with the cost of each, and the kernels that cost the most."""
+    """Draws the causes of misses with the compile time that each cost, and the kernels that cost the most."""
     st.header("Misses")
     misses = cache.admin.misses()
     if not misses:
@@ -180,7 +180,7 @@ def missed() -> None:
 
 
 def tiers() -> None:
-    """Each tier's hit rate, and how long things took, over all time."""
+    """Draws each tier's hit rate, and the distributions of compile and waiting times, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = overview.tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
         tables.draw(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
@@ -195,7 +195,7 @@ def tiers() -> None:
 
 
 def toolchains() -> None:
-    """The toolchains that compiled the kernels, and which are stale."""
+    """Draws the toolchains that compiled the kernels, and which of them are stale."""
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
@@ -204,7 +204,7 @@ def toolchains() -> None:
 
 
 def memory() -> None:
-    """The GPU's memory, where there is one."""
+    """Draws the GPU's memory; nothing without a GPU."""
     found = device_memory()
     if found is not None:
         st.header("Device memory")
@@ -212,7 +212,7 @@ def memory() -> None:
 
 
 def activity() -> None:
-    """The most-hit kernels, and the last events."""
+    """Draws the kernels with the most hits, and the last events."""
     busiest = context.ask(queries.busiest, limit=MOST_BUSY)
     st.header("Most-hit kernels")
     if busiest:

@@ -1,4 +1,4 @@
-"""Predict: a shape or a model on one chip or two; behind *More*, validation against measurements and saved results."""
+"""The page Predict: a shape or a model on one chip or two; under *More*, validation, and saved results."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ bound: Any = {"bind": "query-params"}
 
 @st.cache_resource(show_spinner=False, max_entries=64)
 def found_shares(problem: EvaluationProblem, chip: presenters_evaluations.Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
-    """The heat map of a problem on a chip; empty until it is found."""
+    """A list, cached for all readers, to which the heat map of a problem on a chip is added once it is computed."""
     return []
 
 
 def shares_of_peak(problem: EvaluationProblem, chip: presenters_evaluations.Chip, patience: SearchLimit) -> Shares:
-    """Shares of the peak over m and n; a hundred searches."""
+    """The heat map of a problem on a chip: shares of the peak for each m and n, from a hundred searches."""
     found = found_shares(problem, chip)
     if found:
         return found[0]
@@ -58,12 +58,12 @@ def shares_of_peak(problem: EvaluationProblem, chip: presenters_evaluations.Chip
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]:  # noqa: ARG001 (what it is of)
-    """The comparison with a file of measurements, once it was made; empty before."""
+    """A list, cached for all readers, to which the validation of a file of measurements is added once it is made."""
     return []
 
 
 def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> Validation:
-    """Errors of predictions; some seconds for a hundred thousand measurements."""
+    """The errors of predictions for a file of measurements; takes some seconds for a hundred thousand of them."""
     found = found_validation(data, name, kept_out)
     if not found:
         found.append(validation_of(data, name, kept_out=kept_out, may_go_on=patience.may_go_on))
@@ -71,7 +71,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> 
 
 
 def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
-    """A chip by the reader's own description, which is part of the address; and why the description is refused."""
+    """Draws the form of the reader's own chip; returns the chip, if any, and why its description is refused."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
         st.caption(
@@ -110,7 +110,7 @@ def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
 def evaluate_each(
     label: str, problem: EvaluationProblem, chips: list[presenters_evaluations.Chip], patience: SearchLimit
 ) -> list[Priced]:
-    """A problem on each chip that can take it; for each other chip, the error."""
+    """The costs of a problem on each chip that has its types; draws the error for each other chip."""
     found = []
     for chip in chips:
         try:
@@ -123,13 +123,13 @@ def evaluate_each(
 
 
 def behind(table: list[dict[str, Any]], name: str) -> None:
-    """The data table of a plot."""
+    """Draws the table of the numbers in a plot, folded."""
     with st.expander("Show data table"):
         tables.show(table, key=f"numbers-{name}", label=name)
 
 
 def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
-    """A shape on each chip: its numbers, the roofline plot, the heat map."""
+    """Draws a shape's costs on each chip: the numbers, the roofline plot, the heat map."""
     sizes = st.columns(6)
     m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
     n = sizes[1].number_input("n", 1, LARGEST, 7168, key="e_n", **bound)
@@ -176,19 +176,19 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
 
 
 def compile_link(problem: EvaluationProblem, chip: str) -> None:
-    """A link to Compile with this problem and the target of the chip, where a kernel can be made for both."""
+    """Draws a link to Compile with this problem and the chip's target, if a kernel can be made for them."""
     if chip in TARGETS and problem.dtype in DTYPES:
         asked = {f"s_{name}": getattr(problem, name) for name in ("m", "n", "k", "batch", "dtype", "out_dtype")}
         widgets.page_link("compile", "Compile a kernel for it", "play_circle", s_arch=TARGETS[chip], **asked)
 
 
 def as_command() -> str:
-    """The command that shows the same as this page, for its report."""
+    """The command that prints what this page shows, for the page's report."""
     return context.command(*(header.as_command("Predict") or ()))
 
 
 def model(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
-    """A model on each chip that knows its dtype: its operations and totals, and the roofline plot."""
+    """Draws a model's costs on each chip that has its dtype: operations, totals, and the roofline plot."""
     passes = show_model(chips, kept, patience)
     if not passes:
         return
@@ -200,7 +200,7 @@ def model(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> No
 
 
 def measured_latencies() -> None:
-    """Latencies that the reader measured on GPUs, compared with the GPU model and the roofline."""
+    """Draws the upload of measured latencies, and their comparison with the GPU model and the roofline."""
     st.caption("CSV with the columns arch (such as H100), M, N, K, latency_us; other columns are ignored.")
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     uploaded = left.file_uploader("Measurements", type=["csv", "gz"], key="e_measured", max_upload_size=50)
@@ -232,12 +232,12 @@ def measured_latencies() -> None:
 
 @st.cache_resource(show_spinner=False, max_entries=1)
 def read_results(root: str, state: State) -> tuple[list[Row], list[Row]]:  # noqa: ARG001 (what they are of)
-    """Accelerators with saved results, and the results, as their files are now."""
+    """A row for each accelerator with saved results, and a row for each result, in the present state of the files."""
     return saved_results(kept)
 
 
 def what_is_kept() -> None:
-    """Accelerators with saved results, the export of each, and the results page by page."""
+    """Draws the accelerators with saved results, the export of each one's results, and the results in pages."""
     kept.flush()
     layout = context.cache().layout
     chips, rows = read_results(str(layout.root), files_state(layout.evaluations))
@@ -251,7 +251,7 @@ def what_is_kept() -> None:
 
 
 def export_results(chips: list[Row]) -> None:
-    """The results of an accelerator as a file."""
+    """Draws the choice of an accelerator, and the button that downloads its results as a file."""
     choices = {
         f"{chip['chip']} {chip['arch_fingerprint'][:12]}".strip(): chip["arch_fingerprint"]
         for chip in chips
@@ -265,7 +265,7 @@ def export_results(chips: list[Row]) -> None:
 
 
 def list_results(rows: list[Row], chips: dict[str, str]) -> None:
-    """Saved results, searched, filtered, sorted and paged."""
+    """Draws the saved results: a search, filters, a sort order, and pages."""
     st.header("Results")
     search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
     text = search.text_input(

@@ -1,4 +1,4 @@
-"""Storage: cleaning, checks, other frameworks' directories, packs and results, logs, and settings."""
+"""The page Storage: cleaning, checks, other frameworks' directories, packs and results, logs, and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workload: what programs ask for, and what a model needs, with the kernels that are missing; and runs of programs."""
+"""The page Workload: what programs ask for, what a model needs and which of its kernels are missing, and runs."""
 
 from __future__ import annotations
 

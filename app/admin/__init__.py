@@ -1,1 +1,4 @@
-"""The tabs of Storage on this store, a module each. ``draw(permitted)`` greys out what needs permission."""
+"""The tabs of the page Storage about this store, a module each.
+
+``draw(permitted)`` draws a tab; without permission, its buttons that need permission are grey.
+"""

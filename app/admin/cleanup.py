@@ -1,4 +1,4 @@
-"""Cleanup: a rule, which kernels it deletes and why, and a typed confirmation."""
+"""The tab Cleanup: the choice of a rule, the kernels that the rule deletes and why, and a typed confirmation."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from cache_engine.upkeep.survey import Survey
 SHOWN = 50
 _SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
 FEW = 2_000
-"""Kernels that are looked at without being asked: it takes a fraction of a second."""
+"""The most kernels in a store for which the preview is made at once, in a fraction of a second; else a button asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The store as it was when the reader asked for a preview; every rule is applied to it."""
+    """The store's kernels and leftover files when a preview was made; every rule is applied to this state."""
 
     entries: Survey
     leftovers: list[Leftover]
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A plan as it was shown, and its limits."""
+    """The plan of a cleanup as it was shown to the reader, and the limits that it was made for."""
 
     limits: Limits
     plan: EvictionPlan
@@ -52,7 +52,7 @@ class Preview:
 
 
 def draw(permitted: bool) -> None:
-    """Preview, confirmation, deletion."""
+    """Draws the tab: the form of the rule, the preview of the deletion, and its confirmation."""
     if _CLEANED in st.session_state:
         st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
     try:
@@ -86,7 +86,7 @@ def draw(permitted: bool) -> None:
 
 
 def _chosen_limits() -> Limits:
-    """The limits that the form describes. The rule and its values are part of the address.
+    """Draws the form of the rule; returns the limits that it describes. The form's values are part of the address.
 
     Raises:
         UsageError: when the size is invalid.
@@ -145,9 +145,10 @@ def _targets() -> list[str]:
 
 
 def _preview(limits: Limits) -> Preview | None:
-    """The plan as first shown for these limits: the reader confirms what the reader saw. ``None`` before it is asked.
+    """The plan as it was first shown for these limits, so that the reader confirms that plan; ``None`` without one.
 
-    A large store is read when the reader asks for it and not again for another rule; a small one whenever it helps.
+    A store with more than ``FEW`` kernels is read only when the reader asks for a preview, and not again for another
+    rule; a smaller store is read without being asked.
     """
     kept: Preview | None = st.session_state.get(_PLANNED)
     seen: Seen | None = st.session_state.get(_SEEN)
@@ -177,7 +178,7 @@ def _preview(limits: Limits) -> Preview | None:
 
 
 def _expected() -> int | None:
-    """The number of kernels; ``None`` while the index is unavailable."""
+    """The number of kernels in the store, by the index; ``None`` while the index is unavailable."""
     try:
         return int(context.ask(queries.overview)["entries"])
     except IndexUnavailable:
@@ -185,7 +186,7 @@ def _expected() -> int | None:
 
 
 def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
-    """The plan, with progress while records are read."""
+    """Makes the plan of a cleanup within these limits; shows the progress while records are read."""
     bar = st.empty()
 
     def read(number: int) -> None:

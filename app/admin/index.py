@@ -1,4 +1,4 @@
-"""The index: its state, an update, and a rebuild; and the effective settings."""
+"""The tabs Index and Settings: the state, the update and the rebuild of the index; and the effective settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cache_engine.upkeep.admission import READ_ONLY
 
 
 def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
-    """The state of the index, and the buttons that update and rebuild it."""
+    """Draws the state of the index, and the buttons that update and rebuild it."""
     index = context.cache().index
     st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
     buttons = st.container(horizontal=True)
@@ -60,7 +60,7 @@ def _sync(*, rebuild: bool) -> None:
 
 
 def draw_settings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Each setting with its value, its origin and its description."""
+    """Draws a table of the settings, each with its value, its origin and its description."""
     cache = context.cache()
     st.caption(
         "Effective settings of this dashboard process. Set them as environment variables before starting it; "

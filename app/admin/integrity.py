@@ -17,7 +17,7 @@ _ACTS, _REPAIRED, _HOW = "repair plan", "repaired", "how it was checked"
 
 
 def draw(permitted: bool) -> None:
-    """The check, its findings, and their repair."""
+    """Draws the form of the check, its findings, and their repair."""
     st.caption("Verifies every file against its checksum. Read-only.")
     if _REPAIRED in st.session_state and _ACTS not in st.session_state:
         _check(1.0)

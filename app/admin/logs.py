@@ -22,7 +22,7 @@ SHOWN = 50
 
 
 def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """One page of the log of decisions, filtered by kind and words."""
+    """Draws one page of the log of decisions, filtered by kind and words."""
     cache = context.cache()
     everything, damaged = cache.admin.recent_decisions()
     if not everything:
@@ -66,7 +66,7 @@ _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, detai
 
 
 def draw_audit(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """One page of the audit log, filtered by kind of action."""
+    """Draws one page of the audit log, filtered by kind of action."""
     counts = context.ask(queries.events_by_kind)
     st.caption(
         f"From the journal: store-wide actions (last {RECENT_ACTS:,}) and single-kernel events (last {RECENT:,})."

@@ -1,4 +1,4 @@
-"""Packs: kernels exported to a file to download, and imported from one after a preview."""
+"""The tab Packs: exports kernels to a file to download, and imports kernels from a file after a preview."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MADE, _SEEN, _IMPORTED = "pack built", "pack previewed", "pack imported"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A pack to download, and what it was built from."""
+    """A pack to download, and the keys and targets that it was built from."""
 
     wanted: object
     data: bytes
@@ -40,7 +40,7 @@ class Made:
 
 
 def draw(permitted: bool) -> None:
-    """Export and import."""
+    """Draws the forms that export kernels to a pack, and import kernels from one."""
     st.header("Export")
     _draw_export()
     st.header("Import")
@@ -82,7 +82,7 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     """Builds a pack in memory.
 
     Raises:
-        UsageError: when it is too large for a browser.
+        UsageError: when the pack is larger than ``MOST_BYTES``.
     """
     cache = context.cache()
     size = sum(row["stored_bytes"] for row in _expected(keys, archs))
@@ -111,7 +111,7 @@ def _check_size(size: int) -> None:
 
 
 def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
-    """Kernels to export, by target."""
+    """The number of kernels to export and their bytes, by target."""
     if keys:
         return context.ask(queries.sums_by_arch, sorted(keys))
     return context.ask(queries.sizes_of, KernelFilter(archs=tuple(archs)))
@@ -161,7 +161,7 @@ def _draw_incoming(incoming: list[Incoming]) -> None:
 
 
 def _previewed(uploaded: UploadedFile) -> list[Incoming]:
-    """The preview of an import, stored until another file is chosen."""
+    """The kernels of an uploaded pack, and what importing does with each; stored until another file is uploaded."""
     if st.session_state.get(_SEEN, ("", None))[0] != uploaded.file_id:
         with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Verifying…"):
             pack = _opened(uploaded, Path(folder))
@@ -198,10 +198,10 @@ def _import(uploaded: UploadedFile, count: int, new: list[Incoming]) -> None:
 
 
 def _opened(uploaded: UploadedFile, folder: Path) -> Pack:
-    """The pack, in a private file, whose path no error message names.
+    """Opens an uploaded pack from a private file; error messages name the uploaded file instead of that path.
 
     Raises:
-        PackUnusable: when it is not a valid pack.
+        PackUnusable: when the file is not a valid pack.
     """
     path = folder / safe_name(uploaded.name)
     path.write_bytes(uploaded.getbuffer())

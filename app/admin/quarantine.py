@@ -18,7 +18,7 @@ ALL = "all"
 
 
 def draw(permitted: bool) -> None:
-    """The items, and what the reader can do with them."""
+    """Draws the list of items, the details of the chosen item, and the buttons."""
     if _DONE in st.session_state:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
     st.caption(f"Corrupt entries are stored for {QUARANTINE_S / DAY_S:.0f} days, then deleted by the next cleanup.")

@@ -1,4 +1,4 @@
-"""Stored results of the evaluator: pruned, and imported from a file."""
+"""The tab Results: prunes the evaluator's stored results, and imports results from a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DONE = "outcome of results"
 
 
 def draw(permitted: bool) -> None:
-    """Pruning and import."""
+    """Draws the forms for pruning and for import of results."""
     if _DONE in st.session_state:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
     st.header("Prune")

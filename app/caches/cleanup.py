@@ -1,4 +1,4 @@
-"""Deleting entries of other frameworks' caches: rules, what they would delete and why the rest stays, confirmation."""
+"""The tab that deletes entries of other frameworks' caches: rules, a preview with reasons, and a confirmation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLANNED, _CLEANED = "planned in caches", "cleaned in caches"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A plan as it was shown, and its rules."""
+    """The plan of a cleaning as it was shown to the reader, and the rules that it was made for."""
 
     rules: CleaningRules
     irs_only: bool
@@ -36,7 +36,7 @@ class Preview:
 
 
 def draw() -> None:
-    """Rules, preview, confirmation, deletion."""
+    """Draws the tab: the form of the rules, the preview of the deletion, and its confirmation."""
     if _CLEANED in st.session_state:
         st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
     permitted = guard.door()
@@ -68,7 +68,7 @@ def draw() -> None:
 
 
 def _rules() -> CleaningRules:
-    """The rules of the form; they are part of the address. Raises ``UsageError`` for a size that is none."""
+    """Draws the form; returns its rules, which are part of the address. Raises ``UsageError`` for an invalid size."""
     takes = entries.chosen()
     rule = widgets.choose_one("Delete", RULES, DAYS, key="rule")
     if rule == DAYS:

@@ -57,7 +57,7 @@ def _side(side: str) -> _Found | None:
 
 
 def _pick(first: Address) -> None:
-    """A list to choose the second from."""
+    """Draws a list of entries, from which the reader chooses the second entry of the comparison."""
     row = listing.clicked("other-entries")
     if row is not None:
         second = Address.parse(row)
@@ -73,7 +73,7 @@ def _pick(first: Address) -> None:
 
 
 def _why(first: _Found, second: _Found) -> None:
-    """The inputs of the keys that differ."""
+    """Draws the inputs that differ between the keys of two entries, with the meaning of each difference."""
     st.header("Why one misses where the other hits")
     states = [(str(address), entry.stamp) for address, entry in (first, second)]
     found = _compared(states, first, second)
@@ -100,7 +100,7 @@ def _compared(states: list[tuple[str, str]], _first: _Found, _second: _Found) ->
 
 
 def _side_by_side(first: _Found, second: _Found) -> None:
-    """Resources, config, instructions and machine code of both entries."""
+    """Draws the resources, the config, the instructions and the machine code of two entries side by side."""
     heads = _heads(first, second)
     counted = [instructions(*each) for each in (first, second)]
     found = compared(first[1], second[1], [mix for mix, _ in counted])
@@ -124,7 +124,7 @@ MOST_SHOWN = 200
 
 
 def draw_directories(places: list[Row]) -> None:
-    """The choice of two directories, and their differences."""
+    """Draws the choice of two directories, and the differences between their entries."""
     known = {f"{row['kind']}={row['path']}": row["kind"] for row in places if row["entries"]}
     if len(known) < 2:
         st.info("There are no two directories with entries. The setting caches names further ones.")
@@ -174,5 +174,5 @@ def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
 
 
 def _both(one: Place, other: Place, first: Entry, second: Entry) -> str:
-    """The address of the comparison of an entry with one of the other directory."""
+    """The address of the page that compares an entry of one directory with an entry of the other."""
     return links.compare_address(Address(one, first.id), Address(other, second.id))

@@ -24,14 +24,14 @@ MOST_FINDINGS = 500
 
 
 def diagnoses() -> list[Diagnosis]:
-    """The findings, code for other GPUs included where this machine's GPU is known."""
+    """The doctor's findings in all caches; with code for other GPUs, if this machine's GPU is known."""
     arch = local_arch()
     runs_here = None if arch is None else code_runs_on(arch)
     return [*context.ask(queries.diagnoses), *caches.other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
 def overview(places: list[Row]) -> None:
-    """The directories, their parts, their growth, and entries of no use."""
+    """Draws tables of the caches: the bytes of each directory's parts, its growth, and its entries of no use."""
     titles = scan.titles()
     versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
     draw_tiles(caches.cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
@@ -65,7 +65,7 @@ def overview(places: list[Row]) -> None:
 
 
 def not_in_use() -> None:
-    """The directories that are there, but that the frameworks do not use."""
+    """Draws the directories that exist, but that the frameworks do not use here."""
     unused = [place for place in scan.places() if place.replaced_by]
     if unused:
         st.header("Not in use here")
@@ -80,7 +80,7 @@ def not_in_use() -> None:
 
 
 def findings(wrong: list[Diagnosis]) -> None:
-    """The findings of the doctor, with their cures."""
+    """Draws a table of the doctor's findings, with their cures."""
     if not wrong:
         st.caption("Nothing is wrong.")
         return
@@ -94,7 +94,7 @@ def findings(wrong: list[Diagnosis]) -> None:
 
 
 def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """The directories that are used here."""
+    """Draws the tab of all directories that were scanned."""
     if places := known():
         overview(places)
 
@@ -106,25 +106,25 @@ def draw_findings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no pe
 
 
 def draw_comparison(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Two directories side by side."""
+    """Draws the comparison of two directories of one framework."""
     if places := known():
         comparison.draw_directories(places)
 
 
 def draw_entries() -> None:
-    """The entries of all directories."""
+    """Draws the list of the entries in all directories."""
     if known():
         entries.draw()
 
 
 def draw_cleaning(permitted: bool) -> None:  # noqa: ARG001 (its own door has the same answer)
-    """Deleting entries."""
+    """Draws the tab in which readers delete entries of other frameworks' caches."""
     if known():
         cleanup.draw()
 
 
 def known() -> list[Row]:
-    """The directories that were scanned; where there is none, the page says so."""
+    """The directories that were scanned, as rows of the index; if there is none, the page says so."""
     scan.look()
     places = context.ask(queries.places)
     if not places and not scan.scanner().runs:

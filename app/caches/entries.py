@@ -19,7 +19,7 @@ _LIST = "entries"
 
 
 def draw() -> None:
-    """The search, and what it finds; an id is a link to its entry, and two that are selected can be compared."""
+    """Draws the search and the entries that it finds, each a link to its page; two selected entries can be compared."""
     opened = listing.clicked(_LIST)
     if opened is not None:
         st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)

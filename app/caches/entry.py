@@ -1,4 +1,4 @@
-"""The kernel page of an entry of another framework's cache: what is known of it, its code, the inputs of its key."""
+"""The kernel page of an entry of another framework's cache: the facts about it, its code, the inputs of its key."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _key(address: Address, entry: Entry) -> None:
 
 
 def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None, str]:
-    """The instructions of an entry's machine code by class, or why they are not known; nothing without code."""
+    """The instructions of an entry's machine code by class, or ``None``; and the reason, empty if there is no code."""
     if entry.part(PartKind.BINARY) is None:
         return None, ""
     try:
@@ -108,7 +108,7 @@ def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None,
 
 
 def sass(address: Address, entry: Entry) -> str:
-    """Its machine code as text; raises ``GemmCacheError``."""
+    """The machine code of an entry as text; raises ``GemmCacheError`` if it cannot be disassembled."""
     return _sass(str(address), entry.stamp, address, entry)
 
 

@@ -20,12 +20,12 @@ _LIST = ("view", "words", "kind", "arch", "state", "sort", "asc", "page")
 
 
 def asks(entry: str) -> bool:
-    """Whether the page's address names an entry of another framework under this parameter."""
+    """Whether the page's address has this parameter, which would name an entry of another framework's cache."""
     return entry in st.query_params
 
 
 def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
-    """The entry that the page's address names, as the index has it; shows why there is none."""
+    """The entry that the page's address names, from the index; ``None``, after showing an error, if there is none."""
     address = Address.of(st.query_params.get(cache, ""), st.query_params.get(entry, ""))
     found = context.ask(queries.entry, address.place, address.id)
     if found is None:  # as where a link is opened before anything was scanned
@@ -43,13 +43,13 @@ def remember_results() -> None:
 
 
 def results_link() -> None:
-    """A link to the list of entries as last shown."""
+    """Draws a link to the list of entries, with the filters and the order that the reader last saw."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"view": [OTHERS]})
     widgets.page_link("kernels", "Back to entries", "arrow_back", **seen)
 
 
 def matching_link(text: str) -> None:
-    """A link to the entries of other frameworks that match a search, where the index has any."""
+    """Draws a link to the entries of other frameworks that match a search; nothing if no entry matches."""
     count = context.ask(queries.count, EntryFilter(text)) if text else 0
     if count:
         label = f"{counted(count, 'entry', 'entries')} of other frameworks"
@@ -62,7 +62,7 @@ def entry_address(address: Address) -> str:
 
 
 def compare_link(label: str, first: Address, second: Address | None = None) -> None:
-    """A link to the comparison of an entry with another, or with one to choose there."""
+    """Draws a link to the comparison of an entry with a second; without ``second``, that page asks for one."""
     widgets.page_link("compare", label, "compare_arrows", **_sides(first, second))
 
 

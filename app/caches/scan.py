@@ -1,4 +1,4 @@
-"""The scan behind the pages on other frameworks' caches: in a thread, so that a page shows what is known meanwhile."""
+"""The scan of other frameworks' caches, in a thread, so that pages show the result of the last scan meanwhile."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cache_engine.units import counted, human_age
 FRESH_S = 30.0
 """Seconds for which the result of a scan is used again."""
 _PATIENCE_S = 0.3
-"""A page waits so long for a scan, which is enough where little has changed."""
+"""Seconds for which a page waits for a scan to end; enough if few entries have changed since the last scan."""
 _FIRST_PATIENCE_S = 1.0
-"""The same where nothing is known yet."""
+"""Seconds for which a page waits for the first scan, before which it has nothing to show."""
 _POLL_S = 0.5
 
 
@@ -29,9 +29,9 @@ class Scanner:
     """Scans at most once at a time, for all readers of this dashboard.
 
     Attributes:
-        entries: how many this scan has seen.
-        where: the directory that it is in.
-        trouble: why the last one failed; empty if it did not.
+        entries: the number of entries that the present or last scan has seen.
+        where: the directory that the scan is reading.
+        trouble: why the last scan failed; empty if it did not fail.
     """
 
     def __init__(self, scan: Callable[[Progress], object]) -> None:
@@ -45,7 +45,7 @@ class Scanner:
 
     @property
     def runs(self) -> bool:
-        """Whether a scan runs."""
+        """Whether a scan is running now."""
         return not self._queue.is_idle
 
     @property
@@ -59,7 +59,7 @@ class Scanner:
         return time.monotonic() - self._ended_at
 
     def look(self, patience_s: float) -> None:
-        """Starts a scan if the last one is too old or failed, and waits for it, at most ``patience_s``."""
+        """Starts a scan if the last one is too old or failed; waits for the scan's end for at most ``patience_s``."""
         with self._lock:
             if not self.runs and (self.trouble or self.age_s > FRESH_S):
                 self.entries, self.where = 0, ""
@@ -67,7 +67,7 @@ class Scanner:
         self._queue.settle(patience_s)
 
     def forget(self) -> None:
-        """Has the next look scan again: something was deleted."""
+        """Makes the next ``look`` scan again at once, as after a deletion."""
         self._ended_at = -float("inf")
 
     def _run(self) -> None:
@@ -101,12 +101,12 @@ def sources() -> Sources:
 
 
 def places() -> list[Place]:
-    """The directories that there are now, also those that are not in use here."""
+    """The cache directories that exist now, also those that the frameworks do not use here."""
     return list(sources().places(surroundings(context.cache().settings.caches)))
 
 
 def titles() -> Mapping[str, str]:
-    """The name of each framework, by kind."""
+    """The framework's name for people, by the kind of cache."""
     return {kind: source.title for kind, source in sources().by_kind.items()}
 
 

@@ -27,10 +27,10 @@ def mount(name: str, *, key: str, data: Any, height: int | None = None, **callba
     """Draws a component; returns its state.
 
     Args:
-        name: of its script and its style sheet.
-        data: what the script gets, as the one item of a list; it must draw all text of it as text.
-        height: in pixels, for what takes its place before its script has run; by default as much as is drawn.
-        callbacks: ``on_NAME_change`` for each of its states and triggers.
+        name: the name of the component's script and style sheet.
+        data: the value that the script gets, as the one item of a list; the script must draw its text as plain text.
+        height: the height in pixels to reserve before the script has run; by default as much as is drawn.
+        callbacks: ``on_NAME_change`` for each state and trigger of the component.
     """
     renderer = _renderer(get_bidi_component_manager(), name)
     # Streamlit looks for data frames in a dictionary, for which it imports pandas, but not in a list.
@@ -38,11 +38,11 @@ def mount(name: str, *, key: str, data: Any, height: int | None = None, **callba
 
 
 def into_view(key: str, name: str) -> None:
-    """Scrolls to what is drawn next, once for each name: the result of a click may be below what is in view.
+    """Scrolls the page to what is drawn next, once for each name: the result of a click may be out of view.
 
     Args:
-        key: of the place on the page.
-        name: of the result; empty to stay where the reader is.
+        key: the key of the place on the page.
+        name: the name of the result; empty to scroll nowhere.
     """
     mount("into_view", key=f"into view: {key}", data={"to": name})
 

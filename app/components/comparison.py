@@ -17,7 +17,7 @@ from cache_engine.insight.comparison import Comparison, Named, Pair, change, sho
 from cache_engine.units import counted
 
 Code = Callable[[], tuple[Named, str]]
-"""A kernel with its machine code, which raises ``GemmCacheError``."""
+"""A function that returns a kernel and its machine code as text, or raises ``GemmCacheError``."""
 
 
 def side_by_side(found: Comparison, heads: tuple[str, str]) -> DeltaGenerator:
@@ -40,7 +40,7 @@ def draw_machine_code(first: Code, second: Code) -> None:
 
 
 def draw_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> None:
-    """The difference of two kernels' machine code, loop by loop; all lines where the reader asks for all."""
+    """Draws the difference of two kernels' machine code, loop by loop: lines near a difference or, on request, all."""
     parts = _aligned(first_sass, first.name, second_sass, second.name)
     if all(pair.first == pair.second for part in parts for pair in part.pairs):
         st.info("SASS is identical.")
@@ -58,7 +58,7 @@ def _aligned(first_sass: str, first: str, second_sass: str, second: str) -> list
 
 
 MOST_ROWS = 4_000
-"""The most rows of the table; the command prints all."""
+"""The most rows of the table of differences that are drawn; the command of the page prints all."""
 
 _CONTEXT = 3
 _SIGNS = {alignment.MOVED: ("↕", "moved"), alignment.OPERANDS: ("~", "other operands")}
@@ -82,7 +82,7 @@ STYLE = """<style>
 
 
 def share_words(parts: Sequence[alignment.Part]) -> str:
-    """The share of the first kernel's code that differs, and what does not count."""
+    """The share of the first kernel's instructions that differ, in words, and which differences are left out."""
     lines = sum(pair.first is not None for part in parts for pair in part.pairs)
     return (
         f"{alignment.changed_share(parts):.0%} of the first kernel's {counted(lines, 'line')} differ. Lines that "
@@ -92,7 +92,7 @@ def share_words(parts: Sequence[alignment.Part]) -> str:
 
 
 def difference_html(parts: Sequence[alignment.Part], first: str, second: str, *, whole: bool) -> str:
-    """A table that takes the keyboard's focus, to scroll it. All text is escaped.
+    """A difference as an HTML table, which keys can scroll. All text is escaped.
 
     Args:
         first, second: names of the kernels.
@@ -133,7 +133,7 @@ def _row(pair: alignment.LinePair) -> str:
 
 
 def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
-    """Properties of two kernels side by side, as text: a column holds numbers and words. Changes, if there are any."""
+    """Properties of two kernels side by side, as text; with a column of changes, if a property has one."""
     rows = [
         {"Property": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
         for pair in pairs

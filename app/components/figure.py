@@ -1,6 +1,6 @@
 """Figures, and numbers side by side, drawn in the browser by a script of our own.
 
-A Plotly figure takes tens of milliseconds of the browser, twice: once as it comes and once more in its place's width.
+A Plotly figure takes tens of milliseconds of the browser, and is drawn twice, the second time in its final width.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from app.presenters.shared import Tile
 
 
 def draw(figure: Figure, *, key: str) -> None:
-    """Draws a figure as wide as its place. Its table is for the caller to show."""
+    """Draws a figure in the full width of its container. The caller shows the table of the same numbers."""
     mount("figure", key=key, data={"kind": type(figure).__name__, **asdict(figure)}, height=figure.height)
 
 
 def draw_tiles(shown: list[Tile]) -> None:
-    """Draws tiles side by side: each a number with its name, change, course and share of a limit."""
+    """Draws tiles side by side: each a number with its name, change, course over time, and share of a limit."""
     for column, tile in zip(st.columns(len(shown)), shown, strict=True):
         with column, st.container(border=True, height="stretch"):
             good: Any = {True: "normal", False: "inverse", None: "off"}[tile.change_is_good]

@@ -1,4 +1,4 @@
-"""The frame of every page: the search, the page as a command and as one file, and the news since it was drawn."""
+"""The header of every page: the search, the page as a command and as one file, and news of kernels since drawing."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _DRAWN = "stock when the page was drawn"
 
 
 def draw(page: str) -> None:
-    """Draws the frame of a page. Called after the page is drawn, so that the values of its widgets are known.
+    """Draws the header of a page. Called after the page is drawn, so that the values of its widgets are known.
 
     Args:
-        page: its title.
+        page: the page's title.
     """
     with st.container(key="in-header", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
@@ -73,7 +73,7 @@ def export_button(name: str, make: Callable[[], Report], *, key: str, type: Any 
 
 
 def as_command(page: str) -> tuple[str, ...] | None:
-    """The arguments of the command that says what the page of this title shows now."""
+    """The arguments of the command that prints what the page of this title shows now; ``None`` if there is none."""
     return equal(page, _values(), local_arch() or context.cache().settings.default_arch)
 
 
@@ -89,13 +89,13 @@ def _command(page: str) -> None:
 
 
 def _document(page: str) -> dict[str, str]:
-    """The document about a page, as the address of Docs names it."""
+    """The parameters of the page Docs that open the document about the page of this title."""
     own = {"Predict": "evaluator", "Workload": "policy"}
     return {"document": own.get(page, "dashboard")}
 
 
 def _values() -> Mapping[str, Any]:
-    """The values of the page: its widgets, and its address, which comes first."""
+    """The values of the page's widgets and of its address, by name; if both have a name, the address is used."""
     address = {name: st.query_params.get_all(name) for name in st.query_params}
     return {
         **{str(key): st.session_state[key] for key in st.session_state},
@@ -104,7 +104,7 @@ def _values() -> Mapping[str, Any]:
 
 
 def _reports() -> dict[str, Callable[[], Report]]:
-    """The functions that make reports, of pages that are known by their address alone."""
+    """For each page that can be a report, by title, the function that makes the report from the page's address."""
     cache, asked = context.cache(), st.query_params
     found: dict[str, Callable[[], Report]] = {"Overview": lambda: _report("Overview")}
     if (key := asked.get("key")) and _is_there(cache, key):
@@ -115,7 +115,7 @@ def _reports() -> dict[str, Callable[[], Report]]:
 
 
 def _is_there(cache: Cache, *keys: str) -> bool:
-    """Whether all these keys are of kernels in the store. An address may name a deleted kernel, or nonsense."""
+    """Whether the store has kernels with all these keys. An address may name a deleted kernel, or nonsense."""
     try:
         for key in keys:
             cache.find(key)
@@ -149,7 +149,7 @@ def _news() -> None:
 
 
 def news_words(before: tuple[int, int], now: tuple[int, int]) -> str:
-    """The change from one stock of kernels to another, in words; see ``queries.stock``."""
+    """The change from one result of ``queries.stock`` to the next, in words: the number of new or deleted kernels."""
     more = now[0] - before[0]
     if not more:
         return "Kernels were replaced"
@@ -157,7 +157,7 @@ def news_words(before: tuple[int, int], now: tuple[int, int]) -> str:
 
 
 def _stock() -> tuple[int, int] | None:
-    """The number of kernels, and a number that any other set of kernels changes; ``None`` where the index is silent."""
+    """The number of kernels, and a number that another set of kernels changes; ``None`` if the index is unavailable."""
     try:
         return context.ask(queries.stock)
     except GemmCacheError:
@@ -191,7 +191,7 @@ def _search() -> None:
 
 
 def _stored(text: str) -> tuple[list[Place], list[Place]]:
-    """Kernels that match, and entries of other frameworks' caches. Only the index is read: typing starts no scan."""
+    """Kernels that match a text, and entries of other frameworks' caches that do. Reads the index; starts no scan."""
     others = EntryFilter(text)
     questions = []
     try:

@@ -1,6 +1,7 @@
 """Lists of kernels and of entries, drawn as HTML by a script of our own.
 
-Each row of a list is a link; some lists have tick boxes, and headers that sort. See ``tables`` for tables.
+Each row of a list is a link; some lists have tick boxes, and headers that sort. ``tables`` draws tables without links
+for rows.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _CLEARED = "times cleared of "
 
 
 def clicked(key: str) -> str | None:
-    """The row that the reader just clicked in a list; ``None`` when asked again. The browser sent it: check it."""
+    """The row that the reader just clicked in a list, else ``None``. The browser sent it, so check it."""
     row: str | None = st.session_state.pop(_CLICKED + key, None)
     return row
 
 
 def picked(key: str) -> tuple[str, ...]:
-    """The rows ticked in a list, on all its pages and in all searches. Ask before the list is drawn, and check them."""
+    """The rows ticked in a list, on all its pages and in all searches. Call this before drawing; check the rows."""
     reported = (st.session_state.get(_name(key)) or {}).get("picked")
     if reported is not None and reported["generation"] == _cleared(key):
         st.session_state[_PICKED + key] = tuple(map(str, reported["keys"]))
@@ -40,7 +41,7 @@ def picked(key: str) -> tuple[str, ...]:
 
 
 def picked_kernels(key: str) -> tuple[str, ...]:
-    """Keys of the kernels ticked in a list. It does not return when the reader has just opened a kernel."""
+    """Keys of the kernels ticked in a list. If the reader has just clicked a kernel, goes to its page instead."""
     _open_clicked(key)
     return tuple(filter(is_key, picked(key)))
 
@@ -63,11 +64,11 @@ def kernel_list(
     """A table of kernels, each a link.
 
     Args:
-        picked: the ticked kernels; ``None`` for a list without tick boxes. See ``picked_kernels``.
+        picked: the ticked kernels, from ``picked_kernels``; ``None`` for a list without tick boxes.
         sorted_by: the sort order, and whether it is ascending; ``None`` for a list that has one order only.
-        on_sort: called with the same of a header that was clicked.
-        address: of what a click leads to, by key; a kernel's page by default. A page that gives it asks
-            ``clicked``.
+        on_sort: called when a header is clicked, with its sort order and whether that is ascending.
+        address: a function from a kernel's key to the address that a click opens; by default the kernel's page. A page
+            that passes this function must call ``clicked``.
     """
     if address is None:
         _open_clicked(key)
@@ -97,10 +98,10 @@ def linked_list(
     """A table whose rows are links.
 
     Args:
-        links: of each value what names it, and where its row leads.
+        links: for each value, the text that names it, and the address that its row opens.
         label: what the rows are, for screen readers.
-        ticked: the ticked rows; ``None`` for a list without tick boxes. See ``picked``.
-        sorted_by, on_sort: as of ``kernel_list``.
+        ticked: the ticked rows, from ``picked``; ``None`` for a list without tick boxes.
+        sorted_by, on_sort: as for ``kernel_list``.
     """
     made = cells(values, columns, context.timezone(), time.time())
     mount(
@@ -130,7 +131,7 @@ def linked_list(
 
 
 def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The further words of a row's cells, shown when the reader points at a cell."""
+    """For each column that has one, by name: the text shown when the reader points at the row's cell."""
     given = (
         (one.name, one.title(value) if one.title else cell.get("title"))
         for one, cell in zip(columns, line, strict=True)
@@ -152,7 +153,7 @@ def _note_sort(key: str, on_sort: Callable[[str, bool], None] | None) -> None:
 
 
 def _nothing() -> None:
-    """A state of a component needs a callback."""
+    """Does nothing: the callback without which a component has no state."""
 
 
 def _open_clicked(key: str) -> None:

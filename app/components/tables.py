@@ -1,7 +1,7 @@
 """Tables, drawn as HTML by a script of our own: sorted by their headers, with links that stay in the tab, saved as CSV.
 
-Streamlit's grid takes 300 kB of programs and more than half a second of the browser, and pandas on the server; it opens
-links in new tabs.
+Streamlit's grid is not used: it takes 300 kB of programs and more than half a second of the browser, needs pandas on
+the server, and opens links in new tabs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.presenters.columns import Column, Kind, cells, csv_text, rows_of
 from app.presenters.shared import Row
 
 MOST_ROWS = 1_000
-"""The most rows that are drawn."""
+"""The most rows of a table that are drawn; its CSV file has all."""
 
 
 def draw(
@@ -80,8 +80,8 @@ def show(rows: Sequence[Row], *, key: str, label: str = "", kinds: Mapping[str, 
     """Draws rows whose names are the columns.
 
     Args:
-        label: as of ``draw``.
-        kinds: of columns that are neither text nor plain numbers.
+        label: as for ``draw``.
+        kinds: the kinds of columns that are neither text nor plain numbers, by name.
     """
     given = ((name, (kinds or {}).get(name, "")) for name in (rows[0] if rows else ()))
     draw(rows, [Column(name, name, kind, bar=kind == "share") for name, kind in given], key=key, label=label)
@@ -94,7 +94,7 @@ def properties(words: Mapping[str, Any], *, key: str, head: str = "Property") ->
 
 
 def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
-    """Kernels and bytes by target; nothing where there are no rows."""
+    """Draws a table of kernels and bytes by target; nothing without rows."""
     if rows:
         st.caption(title)
         draw(rows, ARCHS, key=key, saved=False)

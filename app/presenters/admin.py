@@ -1,4 +1,4 @@
-"""The Admin page's rules, tables and figures."""
+"""The rules, tables and figures of the page Storage that are about this store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RULES = {
     "all": "Everything",
 }
 AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
-"""The filters of the audit log, acts first."""
+"""The kinds of events by which the audit log can be filtered, those of readers' acts first."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
@@ -74,7 +74,7 @@ def reason_line(victims: Iterable[Victim]) -> str:
 
 
 LEFTOVERS = (Column("File", "path"), Column("On disk", "stored_bytes", "bytes"), Column("Why", "reason"))
-"""Files that every cleanup deletes."""
+"""The columns of files that every cleanup deletes besides kernels."""
 
 
 ARCHS = (
@@ -82,7 +82,7 @@ ARCHS = (
     Column("Kernels", "entries", "count"),
     Column("On disk", "stored_bytes", "bytes", bar=True),
 )
-"""Kernels and bytes for each target."""
+"""The columns of a table of kernels and bytes by target."""
 
 
 # ---- Integrity and quarantine ----
@@ -96,7 +96,7 @@ REPAIRS = (
     Column("Size", "stored_bytes", "bytes"),
     Column("File", "finding.path"),
 )
-"""Findings of a check, and their repair."""
+"""The columns of an integrity check's findings, and of their repair."""
 
 
 def repair_line(acts: Sequence[RepairAct]) -> str:
@@ -137,7 +137,7 @@ QUARANTINED = (
 
 
 def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> dict[str, str]:
-    """One item: its files, and the kernel if its record is readable."""
+    """The properties of a quarantined item: its files, and its kernel if the record is readable."""
     shown = {"Key": item.key} if item.key else {}
     record = examined.record
     if record is not None:
@@ -169,9 +169,9 @@ INCOMING = (
     Column("Size", "stored_bytes", "bytes"),
     Column("On import", lambda entry: _on_import(entry)),
 )
-"""The kernels of a pack, and what importing does with each."""
+"""The columns of the kernels of a pack, and of what importing does with each."""
 IMPORTED = (Column("Kernel", lambda one: kernel_address(one.key), "link", _called), *INCOMING[1:4])
-"""The kernels that came with an import."""
+"""The columns of the kernels that an import added."""
 
 
 def _on_import(entry: Incoming) -> str:
@@ -181,7 +181,7 @@ def _on_import(entry: Incoming) -> str:
 
 
 def incoming_sums(incoming: Iterable[Incoming]) -> list[Row]:
-    """The sums of the kernels to import, by target."""
+    """The number of kernels that an import would add and their bytes, by target."""
     sums: dict[str, Row] = {}
     for entry in incoming:
         if not entry.present and not entry.refused:
@@ -202,7 +202,7 @@ def safe_name(name: str) -> str:
 
 
 def index_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
-    """The state of the index."""
+    """The state of the index in tiles: its last change, its kernels, what it could not read, and its size."""
     rows = state["rows"]
     return [
         Tile("Last change", human_age(now - state["synced_at"]), "Last time the index changed."),

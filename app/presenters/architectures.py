@@ -43,7 +43,7 @@ SPEEDS = (
     Column("Median speed, % of the library's", "median_ratio", "share"),
     Column("Last timed", "measured_at", "age"),
 )
-"""The timings of each target and GPU."""
+"""The columns of sums over the timings on each target and GPU."""
 
 
 STATES = {PRESENT: "✓ current", STALE: "✗ stale", UNKNOWN: "? compiler not installed"}
@@ -69,7 +69,7 @@ TOOLCHAINS = (
     Column("Families", lambda made: ", ".join(made.families)),
     Column("Dtypes", lambda made: ", ".join(made.dtypes)),
 )
-"""A row for each compiler, and for each reason why its kernels are stale."""
+"""The columns of toolchains: a row for each compiler version, and for each reason why its kernels are stale."""
 
 
 FIGURES = {
@@ -82,7 +82,7 @@ FIGURES = {
 
 
 def comparable(found: Sequence[Made]) -> list[str]:
-    """The toolchains of those compilers that have several, the latest used first."""
+    """The toolchains of each compiler that has several toolchains, the latest used first."""
     latest: dict[str, float] = {}
     for made in found:
         latest[made.toolchain] = max(latest.get(made.toolchain, 0.0), made.last_made_at)
@@ -98,7 +98,7 @@ FIGURE_COLUMNS = (
     Column("Worse", "worse"),
     Column("Better", "better"),
 )
-"""Of each figure, its change over all kernels."""
+"""The columns of a comparison of two toolchains: for each figure of kernels, its change over all kernels."""
 
 
 WORSE_COLUMNS = (
@@ -108,7 +108,7 @@ WORSE_COLUMNS = (
     Column("After", "after"),
     Column("Where", "where"),
 )
-"""A row for each figure of a kernel that is worse."""
+"""The columns of the figures that are worse with the second toolchain: a row for each kernel and figure."""
 
 
 def stale_words(found: Sequence[Made], zone: tzinfo) -> str:

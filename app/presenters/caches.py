@@ -1,4 +1,4 @@
-"""The Caches page: tables and figures of other frameworks' caches, from rows of ``index.framework_queries``."""
+"""Tables and tiles about other frameworks' caches, from rows of ``index.framework_queries``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Titles = Mapping[str, str]
 
 
 def cache_tiles(places: Sequence[Row], wrong: int, duplicates: tuple[int, int], stale: Sequence[Row]) -> list[Tile]:
-    """Entries, bytes, what is wrong, what is there twice, and what another version made."""
+    """Tiles of the entries, their bytes, the findings, the duplicates, and the entries that another version made."""
     count, size = duplicates
     old = [row for row in stale if row["Stale"]]
     return [
@@ -41,7 +41,7 @@ def cache_tiles(places: Sequence[Row], wrong: int, duplicates: tuple[int, int], 
 def directory_columns(
     places: Sequence[Row], archs: Iterable[Row], versions: Iterable[Row], titles: Titles
 ) -> list[Column]:
-    """The columns of directories. What is partial or unread has a column where there is any."""
+    """The columns of directories, with columns of partial and unread entries only if there are any."""
     targets, made_by = _by_place(archs), _by_place(versions)
     return [
         framework(titles),
@@ -59,7 +59,7 @@ def directory_columns(
 
 
 def framework(titles: Titles) -> Column:
-    """The framework of a row or a value, by its name."""
+    """The column of the framework's name, for rows and values that have the kind of their cache."""
 
     def title(one: Any) -> str:
         kind = one["kind"] if isinstance(one, Mapping) else one.kind
@@ -79,7 +79,7 @@ def part_columns(titles: Titles) -> list[Column]:
 
 
 def growth_columns(titles: Titles) -> list[Column]:
-    """The columns of what there is now, by framework and by the day on which it was made."""
+    """The columns of the entries that exist now, by framework and by the day on which they were made."""
     return [
         Column("Made on", lambda row: _day(row["day"])),
         framework(titles),
@@ -109,7 +109,7 @@ def version_table(versions: Iterable[Row], installed: Callable[[str], str | None
 
 
 def duplicate_columns(titles: Titles) -> list[Column]:
-    """The columns of binaries that are there more than once."""
+    """The columns of binaries that exist more than once."""
     return [
         Column("Name", lambda row: row["name"] or ""),
         Column("Framework", lambda row: ", ".join(titles.get(kind, kind) for kind in row["kinds"])),
@@ -151,7 +151,7 @@ def _short_config(row: Row) -> str:
 
 
 def _short(entry: str) -> str:
-    """An id as a list shows it: its last part, and of a digest the beginning."""
+    """The short form of an entry's id in lists: its last part or, of a digest, the beginning."""
     last = entry.rpartition("/")[2]
     return last if len(last) <= _SHOWN_DIGITS else f"{last[:_SHOWN_DIGITS]}…"
 
@@ -183,7 +183,7 @@ def finding_columns(open_at: Callable[[Place, str], str]) -> list[Column]:
 
 
 def _by_place(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
-    """The most frequent values of each directory, with their counts."""
+    """For each directory, its most frequent values with their counts, as text."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
         found[row["kind"], row["path"]].append(f"{row['value']} ({row['entries']:,})")
@@ -223,7 +223,7 @@ def cleaned_columns(titles: Titles) -> list[Column]:
 
 
 def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
-    """The arguments of ``caches clean`` that choose the same entries, of these frameworks alone."""
+    """The arguments of ``caches clean`` that choose the same entries as the rules, only from these frameworks."""
     takes = rules.takes
     arguments = takes.text.split()
     for option, values in (
@@ -258,13 +258,13 @@ CAUSES = (
     Column("In the second", lambda one: one[0].b or "–"),
     Column("Meaning", lambda one: one[0].meaning),
 )
-"""The inputs that differ, and for how many entries."""
+"""The columns of the inputs that differ between two directories, and of the number of entries with each."""
 
 
 def changed_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
-    """The columns of entries of one key, with their parts of other bytes.
+    """The columns of entries that two directories have under one key, and of their parts with different bytes.
 
-    ``compare_at`` gives the address of a comparison.
+    ``compare_at`` returns the address of the comparison of two entries.
     """
     return [
         Column("Id", lambda one: _short(one[0].id)),
@@ -275,7 +275,7 @@ def changed_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
 
 
 def miss_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
-    """The columns of entries that one directory lacks, with the nearest that it has."""
+    """The columns of entries that one directory lacks, each with the nearest entry that it has."""
     return [
         Column("Id", lambda one: _short(one.entry.id)),
         Column("Compare", lambda one: one.nearest and compare_at(one.entry, one.nearest), "link", words="compare"),

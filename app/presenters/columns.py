@@ -1,4 +1,4 @@
-"""Columns of tables: the value of a row that a column shows, its form as text, and tables as files."""
+"""Columns of tables: which value of a row a column shows, the text of that value, and tables as CSV files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ class Column:
     """A column of a table, a list or a grid.
 
     Attributes:
-        of: a field of the row, with dots where it is a field of a field, or a function of the row.
-        kind: how values read: ``bytes``, milliseconds (``ms``), shares of 1, times (seconds since 1970,
-            or moments) of day (``when``) or as an ``age``, or addresses (``link``).
+        of: the name of the row's field that the column shows, with dots for a field of a field; or a function of the
+            row.
+        kind: the kind of the values, which decides their text: ``bytes``, milliseconds (``ms``), shares of 1
+            (``share``), times as a date (``when``) or as an ``age``, which are seconds since 1970 or moments, or
+            addresses (``link``).
         words: the text of a link: the same in each row, or a function of the row.
-        sort: the order that a list's header asks for, of those of the list's query.
-        title: what a list's cell says when pointed at, of its row.
+        sort: the sort order of the list's query that a click on the header asks for; empty for none.
+        title: a function from a row to the text that a list shows when the reader points at its cell.
         hidden: whether a list shows it only to readers who choose it.
-        bar: whether a plain table draws a bar behind each number: its part of the column's largest.
+        bar: whether a plain table draws a bar behind each number, as long as its share of the column's largest number.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Column:
         return self.kind not in ("", "link")
 
     def value(self, row: Any, zone: tzinfo) -> Any:
-        """The value of a row, a mapping or an object; a time is a moment on the reader's clock."""
+        """The value of a row, a mapping or an object, in this column; a time as a moment on the reader's clock."""
         if callable(self.of):
             found = self.of(row)
         else:
@@ -59,7 +61,7 @@ class Column:
 
 
 def rows_of(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo) -> list[Row]:
-    """A row for each value, with a value for each column: the words of a link where each row has its own."""
+    """A row for each value, with a value for each column; for a link whose text differs by row, that text."""
     return [
         {column.name: column.words(one) if callable(column.words) else column.value(one, zone) for column in columns}
         for one in values
@@ -67,10 +69,10 @@ def rows_of(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo) -> l
 
 
 def cells(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo, now: float) -> list[list[dict[str, Any]]]:
-    """The cells of each row: ``text``; of numbers ``value`` to sort by; ``title`` to say more; ``href`` of a link.
+    """The cells of each row: ``text``; for a number ``value``, to sort by; ``title`` for pointing; ``href`` of a link.
 
     Args:
-        now: in seconds since 1970.
+        now: the present time in seconds since 1970, for ages.
     """
     return [[_cell(one, column, zone, now) for column in columns] for one in values]
 
@@ -94,7 +96,7 @@ def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Rows as CSV, numbers in the units of the rows, with an apostrophe before texts that a spreadsheet would run."""
+    """Rows as CSV, numbers without a change of unit, with an apostrophe before texts that a spreadsheet would run."""
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(rows[0] if rows else ())

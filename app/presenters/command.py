@@ -1,4 +1,4 @@
-"""The command that says on the command line what a page shows. No Streamlit here."""
+"""For each page, the command that prints the same on the command line. This module does not import Streamlit."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _TABS = {
     "Findings": ("caches", "doctor"),
     "Directories": ("caches",),
 }
-"""For each tab of Storage. What deletes is shown as its dry run."""
+"""For each tab of Storage, the arguments of the command; a command that deletes is shown as a dry run."""
 
 _SPANS = {"24 hours": "24h", "7 days": "7d", "90 days": "90d"}
 
 
 def equal(page: str, values: Values, arch: str) -> tuple[str, ...] | None:
-    """The arguments of the command that says what a page shows now; ``None`` where there is none yet.
+    """The arguments of the command that prints what a page shows now; ``None`` if no command does.
 
     Args:
-        page: its title.
-        values: of its widgets, by key, and of its address.
-        arch: the target that forms begin with.
+        page: the page's title.
+        values: the values of the page's widgets, by key, and of its address.
+        arch: the target that the forms choose by default.
     """
     found = _PAGES.get(page)
     return None if found is None else found(values, arch)
@@ -136,7 +136,7 @@ def _storage(values: Values, _: str) -> tuple[str, ...] | None:
 
 
 def _clean_options(values: Values) -> list[str] | None:
-    """The options that are the chosen rule of Cleanup; ``None`` where the rule names nothing yet."""
+    """The options for the rule that is chosen in Cleanup; ``None`` if the rule has no value yet."""
     rule = str(values.get("rule") or ("keys" if values.get("keys") else "settings"))
     if rule in ("archs", "keys"):
         named = _several(values.get("archs")) if rule == "archs" else sorted(asked_keys(str(values.get("keys")))[0])

@@ -34,7 +34,7 @@ def matrix_table(cells: Sequence[Sequence[Cell]], cached: Collection[str]) -> li
 
 
 def cell_text(cell: Cell, cached: Collection[str]) -> str:
-    """A mark, and how many of how many kernels are cached."""
+    """The text of a cell: a mark, the number of its kernels that are cached, and the number of all."""
     if not cell.kernels:
         return f"{_REFUSED} unsupported"
     asked, missing = len(cell.kernels), cell.missing(cached)
@@ -43,7 +43,7 @@ def cell_text(cell: Cell, cached: Collection[str]) -> str:
 
 
 def cell_colours(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> dict[str, str]:
-    """Every text in the matrix with its colour."""
+    """The colour of each text in the matrix."""
     texts = dict.fromkeys(cell_text(cell, cached) for row in cells for cell in row)
     return {text: _COLOURS[text[0]] for text in texts}
 
@@ -56,7 +56,7 @@ def with_missing(cells: Iterable[list[Cell]], cached: Collection[str]) -> list[l
 def kernels_of(
     cells: Iterable[Cell], cached: Collection[str], *, only_missing: bool = False
 ) -> list[tuple[Cell, Covering | None]]:
-    """The kernels of the matrix, each with its cell; an unsupported cell has none."""
+    """The kernels of these cells, each with its cell; an unsupported cell is returned once, with ``None``."""
     return [
         (cell, kernel)
         for cell in cells
@@ -66,7 +66,7 @@ def kernels_of(
 
 
 def kernel_columns(cached: Collection[str]) -> list[Column]:
-    """The columns of ``kernels_of``."""
+    """The columns of a table of the pairs from ``kernels_of``."""
 
     def state(one: tuple[Cell, Covering | None]) -> str:
         cell, kernel = one
@@ -88,12 +88,12 @@ def kernel_columns(cached: Collection[str]) -> list[Column]:
 
 
 def estimate_words(estimate: Estimate) -> str:
-    """The time that compiling the missing kernels takes, and its source."""
+    """The estimated time of compiling the missing kernels, and what the estimate is based on, in words."""
     return f"About {human_ms(estimate.seconds * 1e3)} of compiling on this machine, {estimate.by}."
 
 
 def covered_words(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> str:
-    """The number of kernels of the matrix that are cached."""
+    """The number of kernels of the matrix that are cached, and the number of all, in words."""
     wanted = {kernel.key for row in cells for cell in row for kernel in cell.kernels}
     there = sum(key in cached for key in wanted)
     return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {TOKENS.replace('-', '–')})."

@@ -1,4 +1,4 @@
-"""The log of decisions; the causes of the latest misses, and the kernels that had to be compiled for them."""
+"""The log of the cache's decisions; the causes of the latest misses, and the kernels that these misses compiled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def logged_columns(names: Mapping[str, str]) -> list[Column]:
     """The columns of decisions on several kernels: each kernel is a link to all decisions about that kernel.
 
     Args:
-        names: what to call kernels, by key.
+        names: the names of kernels, by key.
     """
     when, kind, *others = DECISIONS
     kernel = Column(
@@ -47,12 +47,12 @@ def logged_columns(names: Mapping[str, str]) -> list[Column]:
 
 
 def logged_file(decisions: Sequence[decision.Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
-    """The rows of ``logged_columns`` for a file, with whole keys."""
+    """The decisions as rows for a file: the columns of ``logged_columns``, and the whole keys."""
     return rows_of(decisions, [Column("Key", "key"), *logged_columns(names)], zone)
 
 
 def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:
-    """Names of kernels by key, from the decisions that have a name: an eviction has only the key."""
+    """Names of kernels by key, from the decisions that state a name; a decision to evict states only the key."""
     return {one.key: one.name for one in decisions if one.name}
 
 
@@ -66,8 +66,8 @@ def matching(
 ) -> list[decision.Decision]:
     """Decisions of some kinds, or of all, that have every word of a text.
 
-    A word is in the kernel's name, starts its key, or is in the reason, the details or who decided. ``4096x7168`` and
-    ``64x4096x7168`` also stand for kernels with that n and k.
+    A decision has a word if its kernel's name, its reason, its details or the name of who decided contains the word, or
+    if its kernel's key begins with the word. ``4096x7168`` and ``64x4096x7168`` also find kernels with that n and k.
     """
     words = [(word, _in_names(word)) for word in text.casefold().split()]
     found = [one for one in decisions if not kinds or one.kind in kinds]
@@ -120,13 +120,14 @@ def miss_table(
     zone: tzinfo,
     most: int,
 ) -> list[Row]:
-    """A row for each cause and kernel: those of the cause that cost the most first.
+    """A row for each cause of misses and each kernel, sorted by the cause's compile time, the longest first.
 
     Args:
-        misses: the latest first.
-        compile_ms: how long compiling took, of the kernels for which that is known.
-        nearest: of kernels, the nearest that was stored before, and what that differs in.
-        most: rows.
+        misses: the misses, the latest first.
+        compile_ms: the compile time of each kernel for which it is known.
+        nearest: for each kernel, the key of the nearest kernel that was stored before, and the names of the components
+            in which that differs.
+        most: the largest number of rows.
     """
     rows: dict[tuple[str, str, str], Row] = {}
     costs: dict[tuple[str, str], float] = {}
@@ -157,11 +158,11 @@ def miss_table(
 
 
 def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, float]) -> list[Row]:
-    """A row for each cause of misses, the one that cost the most first.
+    """A row for each cause of misses, sorted by the compile time that its misses cost, the longest first.
 
     Args:
-        misses: the latest first.
-        compile_ms: how long compiling took, of the kernels for which that is known.
+        misses: the misses, the latest first.
+        compile_ms: the compile time of each kernel for which it is known.
     """
     rows: dict[str, Row] = {}
     for miss in misses:
@@ -179,7 +180,7 @@ def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, fl
 
 
 def _logged(row: Row) -> str:
-    """The address of all decisions of a cause."""
+    """The address of the log of decisions, filtered to the misses with a row's cause."""
     about = str(WHY.get(row["reason"], row["reason"])).lower()
     return f"storage?{urlencode({**tab_address('Decisions'), 'kind': decision.MISS, 'about': about})}"
 

@@ -24,7 +24,7 @@ from cache_engine.usage.demand import Ledger
 
 NOW = "Now"
 SPANS = {NOW: None, "24 hours": DAY_S, "7 days": 7 * DAY_S, "28 days": 28 * DAY_S}
-"""Time ranges: by the half-life, or what was asked for in the last so many seconds."""
+"""Time ranges by name: the last so many seconds or, for ``None``, all time, where older launches count less."""
 BY = {"Shape": "shape", "Kernel": "kernel", "Model": "model", "Target": "arch"}
 MOST_BARS = 12
 _STEPS = 30
@@ -34,16 +34,16 @@ RUN_COLUMNS = (
     Column("Kernels", "found", "count"), Column("Exit code", "exit_code"), Column("Root", "root"),
     Column("Ready after", lambda run: None if run.ready_at is None else 1e3 * (run.ready_at - run.started_at), "ms"),
 )  # fmt: skip
-"""Of runs; before and after are the compiles."""
+"""The columns of runs; "before" and "after ready" are numbers of compiles."""
 CAUSE_COLUMNS = (
     Column("Cause", itemgetter(0)), Column("Before ready", itemgetter(1), "count"),
     Column("After ready", itemgetter(2), "count"),
 )  # fmt: skip
-"""Of compiles."""
+"""The columns of the causes of a run's compiles, with the number before and after the command was ready."""
 
 
 def demand_tiles(report: DemandReport) -> list[Tile]:
-    """The sums."""
+    """The sums of a report on demand, as tiles."""
     total, known = report.total, report.total.timed > 0
     parts = {
         "measured": total.measured,
@@ -61,7 +61,7 @@ def demand_tiles(report: DemandReport) -> list[Tile]:
 
 
 def source_words(report: DemandReport) -> str:
-    """The GPUs that the times are of."""
+    """The GPUs on which a report's times were measured, or for which they were predicted, in words."""
     ways = {"measured": "measured on", "predicted": "predicted for"}
     parts = [
         f"{arch}: {', '.join(f'{ways[how]} {gpu}' for how, gpu in sorted(gpus.items()))}"
@@ -72,7 +72,7 @@ def source_words(report: DemandReport) -> str:
 
 
 def share_columns(by: str) -> list[Column]:
-    """The columns of shares by this kind."""
+    """The columns of shares of the demand, by shape, kernel, model or target."""
 
     def address(share: Any) -> str | None:
         return kernel_address(share.key) if by == KERNEL and share.key else None
@@ -99,7 +99,7 @@ def share_columns(by: str) -> list[Column]:
 
 
 def m_figure(ledger: Ledger, shape: Shape) -> Bars:
-    """Launches by power of two of m, which the histogram has exactly."""
+    """The number of launches of a shape, by power of two of m; the ledger's histogram has these numbers exactly."""
     weights = ledger.sketches[shape].by_power()
     last = max((power for power, weight in enumerate(weights) if weight), default=0)
     names = [power_words(power) for power in range(last + 1)]
@@ -109,7 +109,7 @@ def m_figure(ledger: Ledger, shape: Shape) -> Bars:
 
 
 def power_words(power: int) -> str:
-    """The m of a bucket."""
+    """The m that belong to a power of two, as text: ``"5–8"`` for power 3."""
     first, last = (1 << power) // 2 + 1, 1 << power
     return f"{last:,}" if power < 2 else f"{first:,}–{last:,}"
 
@@ -171,9 +171,9 @@ def again_columns(compile_ms: Mapping[str, float], titles: Mapping[str, str]) ->
 
 
 def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tuple[str, str] | None:
-    """The dtype and target in which shapes with these (n, k) compute most, by a report by shape.
+    """The dtype and target with the most FLOPs of shapes with these (n, k), by a report of shares by shape.
 
-    By FLOPs: a router in fp32 may be launched most often, and yet computes next to nothing.
+    Launches would mislead: a router in fp32 may be launched most often, and yet computes next to nothing.
     """
     weights: dict[tuple[str, str], float] = {}
     for share in report.shares:
@@ -200,12 +200,12 @@ def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Colum
 
 
 def _rounded(launches: float) -> float:
-    """As exact as is of use: a decayed count is no whole number."""
+    """A count of launches, rounded for display: it is no whole number, because older launches count less."""
     return round(launches) if launches >= 10 else round(launches, 1)
 
 
 def run_name(run: Run, zone: tzinfo) -> str:
-    """A run, as people choose it."""
+    """The name of a run in lists of choices: its start and its command."""
     return f"{when(run.started_at, zone)}: {shlex.join(run.command)[:80]}"
 
 
@@ -235,7 +235,7 @@ def run_figure(run: Run) -> Bars:
 
 
 def compile_columns(earlier: list[Run]) -> tuple[Column, ...]:
-    """Of the compiles of a run."""
+    """The columns of the compiles of a run; the cause of each also depends on ``earlier`` runs."""
     return (
         Column("Framework", "framework"),
         Column("Kernel", "name"),

@@ -24,8 +24,8 @@ def shape_report(evaluated: Sequence[Priced], shares: Sequence[Shares], command:
     """A shape on one chip or two: its numbers, the roofline and the heat map.
 
     Args:
-        shares: the heat map of each.
-        command: that prints the same numbers.
+        shares: the heat map for each chip.
+        command: the command that prints the same numbers.
     """
     sections = [
         Section(one.chip.name, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in evaluation_tiles(one)}),))
@@ -86,7 +86,7 @@ def _roofline(points: Sequence[Priced]) -> Figure:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    """Rows as they are on the page, with the columns of words to the left."""
+    """A table of rows as they are on the page, with columns of words aligned to the left."""
     words = len(list(takewhile(lambda value: isinstance(value, str), rows[0].values())))
     return Table(tuple(rows[0]), tuple(tuple(map(_cell, row.values())) for row in rows), max(1, words))
 

@@ -33,7 +33,7 @@ CHIPS: dict[str, Chip] = {**GPUS, **PRESETS}
 """Chips to choose from, by name."""
 
 HEAT_SIZES = tuple(2**power for power in range(4, 15))
-"""m and n of the heat map: 16 to 16384."""
+"""The values of m and of n in the heat map: powers of two from 16 to 16384."""
 
 LARGEST_DESCRIPTION = 4096
 """The most bytes of a chip's description, which is part of the address."""
@@ -82,7 +82,7 @@ def chip_text(chip: Chip) -> str:
 def evaluate_on(
     kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> Priced:
-    """A problem on a chip, from the stored results where they have it. Stores nothing: a reader only looks.
+    """The costs of a problem on a chip, from the stored results if they have it. A new result is not stored.
 
     Raises:
         SearchStopped: when ``may_go_on`` says no before a search ends.
@@ -95,7 +95,7 @@ def evaluate_on(
 
 
 def evaluation_tiles(evaluated: Priced) -> list[Tile]:
-    """The numbers of a single shape on one chip."""
+    """The predicted numbers of a single shape on one chip, as tiles."""
     result = evaluated.cost
     latency = Tile("Latency", human_us(result.latency_us), f"Predicted for {evaluated.chip.name}.")
     peak = Tile("% of peak", f"{evaluated.utilization:.1%}", "Achieved ÷ peak FLOP/s.")
@@ -129,7 +129,7 @@ def evaluation_tiles(evaluated: Priced) -> list[Tile]:
 
 
 def error_words(point: Priced) -> str:
-    """The mean error of the model's predictions for a GPU, as far as it was measured."""
+    """The mean error of the model's predictions for a GPU in words; unknown for a type that was never measured."""
     dtype, calibrated_on = point.operation.work.dtype, getattr(point.cost, "calibrated_on", "")
     if dtype not in DTYPES:
         return f"error unknown: {dtype} was never measured"
@@ -176,9 +176,9 @@ def comparison_table(evaluated: Sequence[Priced]) -> list[Row]:
 def heat_map(
     problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> list[list[float | None]]:
-    """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem.
+    """Share of the peak rate for each n (rows) and m (columns) of ``HEAT_SIZES``; k, types and batch as in the problem.
 
-    Cells that ``may_go_on`` leaves no time for are ``None``.
+    Cells that were not searched, because ``may_go_on`` returned false before, are ``None``.
     """
 
     def share(m: int, n: int) -> float | None:
@@ -194,7 +194,7 @@ def heat_map(
 
 
 def unsearched(shares: Sequence[Sequence[float | None]]) -> int:
-    """The number of cells of a heat map that there was no time for."""
+    """The number of cells of a heat map that were not searched, for lack of time."""
     return sum(share is None for row in shares for share in row)
 
 
@@ -220,7 +220,7 @@ ROOFLINE = (
 
 
 def roofline_table(points: Sequence[Priced]) -> list[Row]:
-    """The numbers of a roofline plot."""
+    """The numbers of a roofline plot, a row for each problem on a chip."""
     return rows_of(points, ROOFLINE, UTC)
 
 
@@ -233,7 +233,7 @@ def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:
     """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip.
 
     Args:
-        suffix: of the names of points.
+        suffix: the end of the names of points.
     """
     figure = cloud("Roofline", "Arithmetic intensity, FLOP/byte", "Predicted TFLOP/s")
     ridges = [point.peak / point.chip.dram_bandwidth for point in points]
@@ -254,7 +254,7 @@ def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:
 
 
 def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str) -> go.Figure:
-    """The heat map, sizes evenly spaced."""
+    """The heat map as a figure: each power of two of m and n takes the same width."""
     sizes = [f"{size}" for size in HEAT_SIZES]
     percent = [[None if share is None else 100 * share for share in row] for row in shares]
     figure = go.Figure()

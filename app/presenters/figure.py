@@ -1,7 +1,7 @@
 """Figures as plain values: what ``components.figure`` draws in the browser.
 
-All text in them is drawn as text, so that of a store needs no escape. Each mark has its words, which a pointer shows;
-every figure has its table next to it.
+All text in a figure is drawn as plain text, so text from a store needs no escape. Each mark has words that are shown
+when the reader points at it; every figure has a table of its numbers next to it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Series:
     """Bars of one name, one for each group; ``None`` has no bar.
 
     Attributes:
-        words: what each bar says.
-        pattern: so that colour is not the only difference.
+        words: the text for each bar, shown when the reader points at it.
+        pattern: the pattern of the bars, so that colour is not the only difference between series.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars in groups: next to each other, or on each other.
+    """Bars in groups: next to each other, or stacked.
 
     Attributes:
         groups: the name of each group, in order.
-        unit: of the values, the title of their axis.
-        across: the title of the axis of the groups.
-        names: what that axis says of each group, nothing for those of which it says nothing; by default their names.
-        height: in pixels.
+        unit: the unit of the values, which is the title of their axis.
+        across: the title of the groups' axis.
+        names: the label of each group on that axis, empty for a group without a label; by default the groups' names.
+        height: the height in pixels.
     """
 
     title: str
@@ -56,8 +56,8 @@ class Sparkline:
     """The course of one number, of at least two values: a line from its least to its greatest value, without axes.
 
     Attributes:
-        words: what each value says.
-        height: in pixels.
+        words: the text for each value, shown when the reader points at it.
+        height: the height in pixels.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The forms of the Compile page, for a single shape, many and tuning, and the commands they make."""
+"""The forms of the page Compile, for a single shape, a whole model and tuning, and the commands that they make."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cache_engine.model.kernel import KernelConfig
 AS_INPUTS, AUTO, WITHOUT = "same as A and B", "auto", "none"
 AS_SET, ON, OFF = "as set", "on", "off"
 OWN_TABLE = "CSV file"
-"""In place of a model: shapes that the reader uploads."""
+"""The choice, among the models, of a table of shapes that the reader uploads."""
 STDIN = "/dev/stdin"
 LONGEST_TEXT = 200
 
@@ -43,12 +43,12 @@ class Field:
     """One field of a form.
 
     Attributes:
-        name: also in the address, behind the form's prefix.
-        option: of the command; empty for its arguments.
+        name: the field's name; in the address, it follows the form's prefix.
+        option: the option of the command that the value is for; empty for an argument.
         default: left out of the command, unless ``always``.
         choices: the values to choose from.
-        most: the largest number.
-        joined: what joins several values; empty where the option is repeated for each.
+        most: the largest number that the field takes.
+        joined: the text between several values; empty if the option is repeated for each value.
         rare: whether the field is under "More".
     """
 
@@ -99,7 +99,7 @@ _TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "
 
 
 def _form_field(field: ProblemField) -> Field:
-    """A field of a problem as a form has it; a default that is no value is one of its choices, by name."""
+    """The form's field for a field of a problem; a default that is no value, as ``None``, is a choice with a name."""
     rare = field.name not in _ALWAYS_SHOWN
     if field.kind is bool:
         either = (AS_SET, ON, OFF)
@@ -124,7 +124,7 @@ def _form_field(field: ProblemField) -> Field:
 
 
 def _value_of(field: ProblemField, value: Any) -> Any:
-    """The plain value of a field for that of its form."""
+    """The value of a problem's field for the value that its form has."""
     if field.metavar == JOINED:
         return "+".join(value)
     if value in (AS_INPUTS, WITHOUT, AS_SET):
@@ -148,7 +148,7 @@ _OF_TABLES = {
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
-    """The form of a single shape: the options that choose its kernel; what is often changed comes first."""
+    """The form of a single shape: the options that choose its kernel, those that are often changed first."""
     return (
         *(one for name, one in _OF_PROBLEM.items() if name in _ALWAYS_SHOWN),
         Field("arch", "Target", FieldKind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
@@ -231,7 +231,7 @@ def problem_of(values: Row) -> GemmProblem:
 
 
 def choice_of(values: Row) -> dict[str, Any]:
-    """That form's family, compiler and config, as ``Cache.select`` takes them; raises ``UsageError``."""
+    """The family, compiler and config in a form of a single shape, for ``Cache.select``; raises ``UsageError``."""
     return {**made_by(values), "config": KernelConfig.parse(values["config"]) if values["config"].strip() else None}
 
 
@@ -241,7 +241,7 @@ def made_by(values: Row) -> dict[str, str | None]:
 
 
 def made_of(values: Row) -> dict[str, Any]:
-    """The parameters of ``wanted`` that the form of a whole model sets for all its problems."""
+    """The values in the form of a whole model that hold for all of the model's problems, as ``wanted`` takes them."""
     made = {field.name: _value_of(field, values[field.name]) for field in FIELDS if field.name in values}
     return {**made, "epilogue": made["epilogue"] or None}
 

@@ -1,4 +1,4 @@
-"""Kernels of other frameworks, in their caches and in the store: one of them, and two side by side."""
+"""Kernels of other frameworks, in their caches and in the store: the properties of one, and two side by side."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LABELS = {
     "last_used_at": "Last used",
     "digest": "Digest of the binary",
 }
-"""The facts of an entry that may not be known, with names for people."""
+"""For each fact of an entry that may be unknown, its label on the page."""
 
 
 ADAPTED_LABELS = {
@@ -40,12 +40,12 @@ ADAPTED_LABELS = {
     "shared_bytes": "Shared memory", "stack_bytes": "Stack", "spill_bytes": "Spills", "code_bytes": "Machine code",
     "compile_ms": "Compile time",
 }  # fmt: skip
-"""Those of a kernel in the store."""
+"""For each fact of an adapted kernel in the store that may be unknown, its label on the page."""
 _NOT_NOTED = "the file system has not noted it"
 
 
 def fact_text(entry: Entry, name: str, zone: tzinfo) -> str:
-    """A fact of an entry, as people read it; empty where it is not known."""
+    """A fact of an entry as text for people; empty if it is unknown."""
     value = getattr(entry, name)
     if value is None:
         return ""
@@ -59,7 +59,7 @@ def fact_text(entry: Entry, name: str, zone: tzinfo) -> str:
 def known_facts(
     entry: Entry, labels: Mapping[str, str], unknown: Mapping[str, str], otherwise: str, zone: tzinfo
 ) -> dict[str, str]:
-    """The facts of an entry by label; of one that is not known the reason, by default ``otherwise``."""
+    """The facts of an entry by label; for an unknown fact the reason, by default ``otherwise``."""
     return {
         label: fact_text(entry, name, zone) or f"unknown: {unknown.get(name) or otherwise}"
         for name, label in labels.items()
@@ -67,7 +67,7 @@ def known_facts(
 
 
 def entry_facts(source: CacheReader, address: Address, entry: Entry, zone: tzinfo) -> dict[str, str]:
-    """The facts of an entry in its framework's cache, and why those that are missing are not known."""
+    """The facts of an entry in its framework's cache, by label; for an unknown fact, the reason."""
     return {
         "Framework": source.title,
         "Directory": address.place.path_text,
@@ -79,7 +79,7 @@ def entry_facts(source: CacheReader, address: Address, entry: Entry, zone: tzinf
 
 
 def entry_tiles(entry: Entry, unknown: Mapping[str, str]) -> list[Tile]:
-    """The numbers at the top of its page; one that is not known is a dash, and its help says why."""
+    """The tiles at the top of an entry's page; an unknown number is a dash, and its help says why."""
     labels = {
         "registers": "Registers",
         "spill_bytes": "Spills",
@@ -102,13 +102,13 @@ PARTS = (
     Column("File", lambda part: part.file or _UNKNOWN),
 )
 FACTORS = (Column("Input", "name"), Column("From", "group"), Column("Value", "value"))
-"""The inputs of a key, as far as they are stored."""
+"""The columns of the inputs of an entry's key that the cache states."""
 AILMENTS = (Column("Finding", "ailment.value"), Column("Detail", "detail"), Column("What to do", "cure"))
-"""The doctor's findings about one entry."""
+"""The columns of the doctor's findings about one entry."""
 
 
 def difference_columns(first: str, second: str) -> list[Column]:
-    """The columns of inputs of two keys that differ."""
+    """The columns of the inputs that differ between the keys of two entries."""
     return [
         Column("Input", "name"),
         Column("From", "group"),
@@ -120,7 +120,7 @@ def difference_columns(first: str, second: str) -> list[Column]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An entry in a difference of machine code."""
+    """A kernel or an entry whose machine code is compared: the name that the page shows, and the key."""
 
     name: str
     key: str
@@ -128,19 +128,19 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The place of an entry, as pages name it in their addresses."""
+    """The cache and the id of an entry, as addresses of pages name them."""
 
     place: Place
     id: str
 
     @property
     def cache(self) -> str:
-        """Its directory: ``KIND=DIR``."""
+        """The cache of the entry: ``KIND=DIR``."""
         return f"{self.place.kind}={self.place.path_text}"
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters of the address of its page."""
+        """The parameters in the address of the entry's page."""
         return {"cache": self.cache, "entry": self.id}
 
     def __str__(self) -> str:
@@ -148,24 +148,24 @@ class Address:
 
     @classmethod
     def of(cls, cache: str, entry: str) -> Address:
-        """The address that a page names; there need be no such entry."""
+        """The address for the cache and the id that a page names; the entry need not exist."""
         kind, _, path = cache.partition("=")
         return cls(Place(kind, Path(name_of(path)), ""), entry)
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """The address of which this is the text."""
+        """Reads an address from its text, as ``str`` makes it."""
         cache, _, entry = text.partition("\n")
         return cls.of(cache, entry)
 
 
 def address_of(row: Row) -> Address:
-    """The address of a row of ``index.framework_queries.entries``."""
+    """The address of the entry in a row of ``index.framework_queries.entries``."""
     return Address.of(f"{row['kind']}={row['path']}", row["id"])
 
 
 def compared(one: Entry, other: Entry, mixes: Sequence[InstructionMix | None]) -> Comparison:
-    """Two entries, as two kernels of ours are compared; their keys apart."""
+    """The comparison of two entries in the form that two kernels of ours have, without their keys."""
     first, second = ({**{name: getattr(entry, name) for name in _FACTS}, "all parts, bytes": entry.size_bytes}
                      for entry in (one, other))  # fmt: skip
     facts = pairs(first, second)
@@ -185,7 +185,7 @@ _UNKNOWN = "–"
 
 
 def adapted_columns(address: Callable[[str], str]) -> list[Column]:
-    """The columns of kernels that other frameworks keep in the store; ``address`` is where the link of each leads."""
+    """The columns of adapted kernels in the store; ``address`` returns the address that a kernel's link opens."""
     return [
         Column("Framework", "framework"),
         Column("Name", lambda row: address(row["key"]), "link", lambda row: row["name"] or "unnamed"),
@@ -202,7 +202,7 @@ def adapted_columns(address: Callable[[str], str]) -> list[Column]:
 
 
 def adapted_tiles(known: Entry, row: Row | None) -> list[Tile]:
-    """The numbers at the top of the page of a kernel in the store; ``row`` is its row in the index."""
+    """The tiles at the top of the page of an adapted kernel in the store; ``row`` is its row in the index."""
 
     def tile(label: str, fact: str, about: str) -> Tile:
         return Tile(label, fact_text(known, fact, UTC) or _UNKNOWN, about)
@@ -218,7 +218,7 @@ def adapted_tiles(known: Entry, row: Row | None) -> list[Tile]:
 
 
 def adapted_facts(framework: str, known: Entry, row: Row | None, zone: tzinfo) -> dict[str, str]:
-    """The properties of a kernel in the store, and why those that are missing are not known."""
+    """The properties of an adapted kernel in the store, by label; for an unknown one, the reason."""
     return {
         "Framework": framework,
         **known_facts(known, ADAPTED_LABELS, known.unread, "it is not stored", zone),

@@ -1,4 +1,4 @@
-"""Lookups and compile time of a store over time: figures, and the same numbers as a table."""
+"""A store's lookups and compile time, step by step over a time range: as figures and as a table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Span:
     step_s: int
 
     def since(self, now: float) -> int:
-        """The start of the earliest step."""
+        """The start of the range's earliest step, in seconds since 1970; 0 for all time."""
         return max(0, (int(now) - self.back_s) // self.step_s * self.step_s) if self.back_s else 0
 
     def before(self, now: float) -> tuple[int, int, int]:
-        """The range of the same length before: its steps' length, its start, and its end.
+        """The range of the same length before this range: the length of its steps, its start and its end, in seconds.
 
-        In whole days where it is longer than one: what is older than eight days may be known by days alone.
+        If it is longer than a day, its steps are whole days: events older than eight days may be known only by day.
         """
         step_s = HOUR_S if self.back_s <= DAY_S else DAY_S
         end = self.since(now) // step_s * step_s
@@ -36,7 +36,7 @@ class Span:
 
     @property
     def step(self) -> str:
-        """The step in words."""
+        """The length of a step in words, such as ``"6 hours"``."""
         hours, days = self.step_s // HOUR_S, self.step_s // DAY_S
         return counted(days, "day") if days else counted(hours, "hour")
 
@@ -81,7 +81,7 @@ def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bar
 
 
 def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
-    """Compile time spent and saved, side by side."""
+    """Compile time spent, and compile time saved by hits, as two bars for each step."""
     steps = _steps(rows, span, zone, now)
     unit, length = ms_unit(max((row[column] / 1e3 for row in rows for column, *_ in _TIMES), default=0.0))
     found = {row["start"]: row for row in rows}
@@ -94,7 +94,7 @@ def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) ->
 
 
 def history_columns(span: Span, zone: tzinfo) -> list[Column]:
-    """The numbers of the figures."""
+    """The columns of a table with the numbers of the figures, a row for each step."""
     return [
         Column("From", lambda row: moment(row["start"], _zone(span, zone)), "when"),
         Column("Hit rate", lambda row: hit_rate(_lookups(row) - row["misses"], row["misses"]), "share"),
@@ -113,7 +113,7 @@ def _lookups(row: Row) -> int:
 
 
 def _zone(span: Span, zone: tzinfo) -> tzinfo:
-    """Hours are in the reader's time zone; days are counted in UTC, so they are shown in UTC."""
+    """The time zone to show steps in: the reader's for hours, but UTC for days, which are counted in UTC."""
     return zone if span.step_s < DAY_S else UTC
 
 
@@ -124,7 +124,7 @@ def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
 
 
 def _steps(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> dict[int, str]:
-    """The start of each step in seconds since 1970 and on the clock."""
+    """For the start of each step, in seconds since 1970: its text on the clock."""
     return {start: when(start, _zone(span, zone)) for start in starts(rows, span, now)}
 
 
@@ -138,12 +138,12 @@ def _over_time(
 
 
 def hour_names(starts: Iterable[datetime | None]) -> list[str]:
-    """The words of an axis of hours: of every third the time, of the first of a day its date, of the others nothing."""
+    """The labels of an axis of hours: the time for every third, the date for a day's first, empty for the others."""
     return ["" if at is None or at.hour % 3 else f"{at:%H:%M}" if at.hour else f"{at:%d %b}" for at in starts]
 
 
 def _names(starts: Sequence[datetime | None], span: Span) -> list[str]:
-    """The words of the axis for each step: in a day every third hour, in days the first step of each."""
+    """The labels of the axis of steps: in a range of a day every third hour, in longer ones the first step of a day."""
     if span.step_s > DAY_S:
         return ["" if at is None else f"{at:%Y-%m-%d}" for at in starts]
     if span.step_s == HOUR_S:

@@ -44,7 +44,7 @@ _ESTIMATE_FROM = 3
 
 
 def what_of(job: Job) -> str:
-    """A job's arguments of ``gemm-cache``, cut off where they are long."""
+    """The arguments of ``gemm-cache`` that a job runs, as text, cut if it is long."""
     text = shlex.join(job.command)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -55,7 +55,7 @@ def in_store(command: str, root: str) -> str:
 
 
 def took_ms(job: Job | LostJob, now: float) -> float | None:
-    """The time that a job took, or has taken so far; ``None`` where its end is unknown."""
+    """The milliseconds that a job took, or has taken so far; ``None`` if its end is unknown."""
     if isinstance(job, LostJob):
         return None
     end = now if job.state == RUNNING else job.ended_at
@@ -85,7 +85,7 @@ def _state(job: Job | LostJob) -> str:
 
 
 def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
-    """The time of each stage, the running one last and without a time; a stage entered twice adds up."""
+    """The milliseconds of each stage, ``None`` for the last if it still runs; a stage entered twice has the sum."""
     times: dict[str, float | None] = {}
     for stage in stages:
         name = _STAGES.get(stage.name, stage.name.replace("_", " "))[:_LONGEST]
@@ -97,20 +97,20 @@ def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
 
 
 STAGE_COLUMNS = (Column("Stage", itemgetter(0)), Column("Time", itemgetter(1), "ms", bar=True))
-"""The columns of the items of ``stage_times``."""
+"""The columns of stages and their times, from ``stage_times``."""
 
 
 # ---- Jobs over a whole model ----
 
 
 def progress_share(job: Job) -> float:
-    """The progress of a job, from 0 to 1."""
+    """The share of a job's kernels or, in tuning, of its steps that are done, from 0 to 1."""
     progress = job.progress
     return 0.0 if progress is None or not progress.total else min(1.0, progress.done / progress.total)
 
 
 def progress_text(job: Job, now: float) -> str:
-    """The progress in words, with an estimate of the time left once a few kernels are done."""
+    """The progress of a job in words, with an estimate of the time left once a few kernels are done."""
     progress = job.progress
     if progress is None:
         return "Selecting configs…"
@@ -123,7 +123,7 @@ def progress_text(job: Job, now: float) -> str:
 
 
 def progress_tiles(job: Job) -> list[Tile]:
-    """The kernels that were compiled, cached or failed so far."""
+    """The numbers of a job's kernels that were compiled, were cached already, or failed so far, as tiles."""
     progress = job.progress
     if progress is None:
         return []
@@ -148,7 +148,7 @@ def warmed_words(done: Warmed) -> str:
 
 
 FAILURES = (Column("Problem", "problem"), Column("Cause", "error"))
-"""Problems that failed, and why."""
+"""The columns of the problems that failed in a job, and why."""
 
 
 def ended_badly(job: Job) -> tuple[str, str]:
@@ -164,7 +164,7 @@ def ended_badly(job: Job) -> tuple[str, str]:
 
 
 def level_words(job: Job) -> str:
-    """The level of a failure, and what to do."""
+    """The level of a job's failure, and what the reader can do, in words."""
     return {
         "error": "Error: this request failed. Others can succeed.",
         "fatal": "Fatal: fix the environment first (compiler, disk, permissions).",
@@ -172,7 +172,7 @@ def level_words(job: Job) -> str:
 
 
 def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
-    """The columns of configs that would be timed, best prediction first."""
+    """The columns of the configs that tuning would time; the configs are sorted by predicted time."""
     best = min((one.predicted_cycles for one in found), default=0.0)
     return [
         Column("Family", "selection.family.name"),
@@ -184,7 +184,7 @@ def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
 
 
 def tuned_words(done: Tuning) -> str:
-    """The config that serves from now on, in a sentence."""
+    """The config that lookups use after a tuning, in a sentence."""
     chosen = done.chosen
     timed = counted(len(done.candidates) - done.failed, "config")
     return (
@@ -205,7 +205,7 @@ TUNED = (
 
 
 NO_RESULT = (ValueError, RecursionError)
-"""The exceptions of an invalid job result."""
+"""The exceptions that reading an invalid result of a job raises."""
 
 
 def document_of(job: Job) -> Compiled | Timed:
@@ -215,7 +215,7 @@ def document_of(job: Job) -> Compiled | Timed:
 
 
 def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:
-    """Whether the lookup was a hit, and the same in words; ``again`` where the job forced a recompile."""
+    """Whether a job's lookup was a hit, and its outcome in words; ``again`` if the job forced a recompile."""
     spent, tier = human_ms(kernel.compile_ms), kernel.tier
     if tier == "compiled":
         return False, f"Recompiled in {spent}." if again else f"Miss. Compiled in {spent}."
@@ -230,7 +230,7 @@ DIFFERENCES = (
     Column("Requested", lambda one: str(one.here)),
     Column("Consequence", "follows"),
 )
-"""The key components in which the nearest kernel differs, causes first."""
+"""The columns of the key components in which the nearest kernel differs, causes before their consequences."""
 
 
 def why_lines(why: Explained) -> list[str]:
@@ -243,7 +243,7 @@ def why_lines(why: Explained) -> list[str]:
 
 
 def resource_tiles(kernel: Compiled) -> list[Tile]:
-    """The resources of a kernel."""
+    """The resources of a kernel as tiles."""
     return [
         Tile("Registers", f"{kernel.registers:,}", "Per thread."),
         Tile("Spills", human_bytes(kernel.spill_bytes), "Register spills to local memory, bytes per thread."),
@@ -253,7 +253,7 @@ def resource_tiles(kernel: Compiled) -> list[Tile]:
 
 
 def timing_tiles(document: Timed) -> list[Tile]:
-    """The speed of a kernel, and that of the reference, where one was timed."""
+    """The speed of a timed kernel, and of the reference if that was timed too, as tiles."""
     check = "The result is verified." if document.verified else "WRONG RESULT."
     launches = f"Median of {document.repeats:,} launches, each with a cold L2 cache. {check}"
     tiles = [
@@ -270,7 +270,7 @@ def timing_tiles(document: Timed) -> list[Tile]:
 
 
 def timing_table(document: Timed) -> list[Row]:
-    """The timing, number by number."""
+    """The times of a timing in µs, a row for each: percentiles of the kernel, and the median of the reference."""
     times = {
         "10th percentile": document.p10_us,
         "median": document.median_us,

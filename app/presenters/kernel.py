@@ -18,7 +18,7 @@ from cache_engine.model.events import PUBLISH
 from cache_engine.units import counted, human_ms, human_rate
 
 MOST_LINES = 5_000
-"""The most lines of a text on the page; the download has all."""
+"""The most lines of a kernel's text that the page shows; the download has all."""
 
 _MOST_OTHERS = 6
 
@@ -39,7 +39,7 @@ OCCUPANCY = (
 
 
 def occupancy_by_chip(record: Record) -> list[tuple[Architecture, Occupancy]]:
-    """The occupancy on each chip that runs this cubin."""
+    """The kernel's occupancy on each architecture that runs its CUBIN."""
     r, threads = record.resources, block_threads(record)
     return [
         (chip, occupancy(chip, threads=threads, registers=r.registers, shared_bytes=r.shared_bytes))
@@ -48,7 +48,7 @@ def occupancy_by_chip(record: Record) -> list[tuple[Architecture, Occupancy]]:
 
 
 def first_lines(text: str) -> tuple[str, str]:
-    """The first lines of a text, as many as the page shows; and their count, in words."""
+    """The first lines of a text, as many as the page shows; and the number of all lines, in words."""
     lines = text.splitlines()
     only = f"; showing the first {MOST_LINES:,}" if len(lines) > MOST_LINES else ""
     return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{only}"
@@ -58,9 +58,9 @@ EVENTS = (Column("When", "happened_at", "age"), Column("Event", event_words), Co
 
 
 def history(record: Record, events: Iterable[Row], timings: Iterable[Row]) -> list[Row]:
-    """The known events and timings of a key's entries, newest first.
+    """The known events and timings of all kernels that were stored under a key, newest first.
 
-    The journal has the compile of the present entry as well, but the record says more: the two are one row.
+    The journal also has the compile of the kernel that is stored now, but the record says more: the two are one row.
     """
     made = f"in {human_ms(record.compile_ms)}, by {record.created_by}, with {record.compiler} {record.compiler_version}"
     rows = [
@@ -79,7 +79,7 @@ def history(record: Record, events: Iterable[Row], timings: Iterable[Row]) -> li
 
 
 def instruction_rows(mix: InstructionMix) -> list[tuple[str, int, str]]:
-    """Instructions by class, then the most frequent others and the sum of the rest, with the kind of each."""
+    """Rows of name, count and kind: the classes of instructions, the most frequent others, and the rest as one row."""
     named = {name: count for name, count in mix.classes.items() if name != OTHER}
     most = dict(list(mix.others.items())[:_MOST_OTHERS])
     rest = mix.total - sum(named.values()) - sum(most.values())
@@ -92,4 +92,4 @@ INSTRUCTIONS = (
     Column("Count", itemgetter(1), "count", bar=True),
     Column("Kind", itemgetter(2)),
 )
-"""The columns of ``instruction_rows``."""
+"""The columns of the table of instructions from ``instruction_rows``."""

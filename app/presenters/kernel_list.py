@@ -21,7 +21,7 @@ def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilte
     """The filter for a search text and the chosen values of each facet.
 
     Raises:
-        UsageError: when the text names an unknown field, or gives a field a value that it does not take.
+        UsageError: when the text names an unknown field, or gives a field an impossible value.
     """
     return KernelFilter.of(read_search(text), *(tuple(chosen.get(facet, ())) for facet in FACETS))
 
@@ -40,7 +40,7 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
 
 
 def first_choices(choices: Mapping[str, str]) -> str:
-    """The first labels of ``facet_choices``, a line each, and how many more there are."""
+    """The first labels of a facet's choices, a line each, and the number of further choices."""
     labels = list(choices.values())
     if len(labels) > _FIRST + 1:  # the line that says how many are left may as well be the last of them
         labels[_FIRST:] = [f"and {len(labels) - _FIRST:,} more"]

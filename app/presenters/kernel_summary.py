@@ -1,4 +1,4 @@
-"""A kernel at a glance: what it takes, how fast it is, who asks for it, and its life in the store. A table each."""
+"""A kernel at a glance, in four tables: its resources, its speed, the demand for it, and its life in the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32
 
 
 def resource_words(inspection: Inspection) -> dict[str, str]:
-    """Registers, memory and occupancy."""
+    """The kernel's registers, memory and occupancy, by label."""
     record, resident, mix = inspection.record, inspection.occupancy, inspection.instructions
     r = record.resources
     return {
@@ -38,7 +38,7 @@ def resource_words(inspection: Inspection) -> dict[str, str]:
 
 
 def speed_words(timings: Sequence[Row], points: Sequence[Priced]) -> dict[str, str]:
-    """The last measurement, of timings with the newest first, and the predictions of the model."""
+    """The kernel's latest measured time, and the model's predicted times, by label; ``timings`` are newest first."""
     words = {}
     if timings:
         last = timings[0]
@@ -55,10 +55,10 @@ def speed_words(timings: Sequence[Row], points: Sequence[Priced]) -> dict[str, s
 
 
 def demand_words(record: Record, ledger: Ledger, kernel_of: KernelOf) -> dict[str, str]:
-    """The present demand for the kernel's shape, which is a problem without its m, in words for the page.
+    """The present demand for the kernel's shape, by label. A shape is a problem without its m.
 
     Args:
-        kernel_of: finds the kernel that serves a shape at one m; called for the most frequent m only.
+        kernel_of: a function that finds the kernel for a shape and an m; called only for the most frequent m.
     """
     try:
         shape = Shape.of(record.problem.on(record.arch))
@@ -80,11 +80,11 @@ def demand_words(record: Record, ledger: Ledger, kernel_of: KernelOf) -> dict[st
 
 
 def life_words(record: Record, row: Row | None, *, is_pinned: bool, zone: tzinfo, now: float) -> dict[str, str]:
-    """The cost and the savings of the kernel.
+    """The kernel's compile time, size, hits and saved compile time, by label.
 
     Args:
-        row: its row in the index.
-        now: seconds since 1970.
+        row: the kernel's row in the index.
+        now: the present time in seconds since 1970.
     """
     words = {
         "Compiled": when(record.created_at, zone),

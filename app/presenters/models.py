@@ -1,4 +1,4 @@
-"""Passes of whole models as tables."""
+"""The predicted costs of one pass of a whole model, as tables and tiles."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pass_table(passes: Sequence[ModelPass]) -> list[Row]:
 
 
 def pass_tiles(one: ModelPass) -> list[Tile]:
-    """A pass on a chip, and one layer of each kind."""
+    """The time of a pass on a chip, and of one layer of each kind, as tiles."""
     return [
         Tile("Pass", human_us(one.pass_us), f"All products with weights, predicted for {one.chip.name}."),
         Tile("% of peak", f"{one.utilization:.1%}", "Achieved ÷ peak FLOP/s, over the pass."),

@@ -1,4 +1,4 @@
-"""The Overview's numbers and words."""
+"""The checks, tiles, tables and words of the page Overview."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One side of a store's health.
+    """The result of one check of a store's health.
 
     Attributes:
         about: what was checked.
         state: ``FINE``, ``LOOK`` (a warning), ``TROUBLE``, or ``PLAIN`` (neither good nor bad).
-        words: its state, in a sentence.
-        cause: text of an error or a device; never markup.
-        action: a page that helps: ``CLEANUP`` or ``INTEGRITY``.
-        sums: of past failures, the sums that the reader can acknowledge; see ``upkeep.decisions``.
+        words: the state in a sentence.
+        cause: the text of an error or the name of a device; never markup.
+        action: the page that helps: ``CLEANUP`` or ``INTEGRITY``; empty for none.
+        sums: the names of the counts of past failures that the reader can acknowledge.
     """
 
     about: str
@@ -67,11 +67,11 @@ class Check:
 
 
 def health(row: Row, lately: Mapping[str, int], events: Iterable[Row], now: float) -> list[Check]:
-    """The health of the store.
+    """The checks of the store's health: its writes, integrity, locks, tiers, and search index.
 
     Args:
         row: the index's overview.
-        lately: failures of the last 7 days that were not acknowledged; see ``upkeep.decisions.since``.
+        lately: by name, the number of failures in the last 7 days that were not acknowledged.
         events: the last events, newest first.
     """
     return [
@@ -104,7 +104,7 @@ def limits_check(row: Row, max_entries: int, max_bytes: int, interval_h: float) 
 
 
 def disk_check(free_bytes: int) -> Check:
-    """Whether the disk of the store has room: below ``LITTLE_FREE_BYTES`` it soon has none."""
+    """The check of the free space on the store's disk: a warning below ``LITTLE_FREE_BYTES``."""
     if free_bytes >= LITTLE_FREE_BYTES:
         return Check("Disk", FINE, f"{human_bytes(free_bytes)} free.")
     words = f"{human_bytes(free_bytes)} free. Kernels that do not fit are compiled and served, and not stored."
@@ -112,14 +112,14 @@ def disk_check(free_bytes: int) -> Check:
 
 
 def gpu_check(device: DeviceFingerprint | str) -> Check:
-    """The local GPU, or why there is none."""
+    """The check of the local GPU: its target and memory, or why there is none."""
     if isinstance(device, str):
         return Check("GPU", PLAIN, f"No GPU found ({device}). Only running and timing kernels needs one.")
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
 
 
 def memory_tiles(memory: DeviceMemory) -> list[Tile]:
-    """The GPU's memory: of all programs, and of this program's pool."""
+    """The first GPU's memory as tiles: free, used by all programs, and in the dashboard's own pool."""
     tiles = []
     if memory.free_bytes is not None and memory.used_bytes is not None:
         used = share(memory.used_bytes, memory.total_bytes)
@@ -140,7 +140,7 @@ def memory_tiles(memory: DeviceMemory) -> list[Tile]:
 
 
 def queue_check(queue: QueueState) -> Check:
-    """The compiles that run, and those that wait."""
+    """The check of the compile queue: the numbers of compiles that run and that wait."""
     words = f"{len(queue.compiling):,} of {counted(queue.slots, 'slot')} in use"
     waiting = [*queue.queued, *queue.waiting]
     if not waiting:
@@ -158,7 +158,7 @@ QUEUE = (
     Column("Time", lambda turn: turn.seconds * 1e3, "ms"),
     Column("Process", lambda turn: str(turn.pid)),
 )
-"""The columns of those that compile and those that wait."""
+"""The columns of a table of the compiles that run and of those that wait."""
 
 
 def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> Check:
@@ -210,14 +210,14 @@ def _tiers(failures: int) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class ShownPeriod:
-    """The sums of a time range, step by step, and those of the range of the same length before it.
+    """The sums of a time range for each of its steps, and the sums of the range of the same length before.
 
     Attributes:
-        rows, before: sums by step; ``before`` is ``None`` for all time.
-        made: kernels that are in the store, and their bytes, by when they were made; of all time.
-        starts: of each step, also of those without a row, in seconds since 1970.
-        since: the start of the range.
-        words: the range: ``"7 days"``.
+        rows, before: the sums for each step of the range, and of the range before; ``before`` is ``None`` for all time.
+        made: by step over all time, the number and the bytes of the kernels made then that are still in the store.
+        starts: the start of each step, also of steps without a row, in seconds since 1970.
+        since: the start of the range, in seconds since 1970.
+        words: the range in words: ``"7 days"``.
     """
 
     rows: Sequence[Row]
@@ -229,7 +229,7 @@ class ShownPeriod:
 
 
 def overview_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: int) -> list[Tile]:
-    """The numbers: what is in the store now, and lookups and compiles of the time range."""
+    """The tiles: what is in the store now, and the hit rate and the compile time in the time range."""
     return [*_stored_tiles(row, period, max_entries, max_bytes), _rate_tile(period), *_time_tiles(period)]
 
 
@@ -296,13 +296,13 @@ def _time_tiles(period: ShownPeriod) -> list[Tile]:
 
 
 def _times(period: ShownPeriod, column: str) -> Sequence[float]:
-    """A time of each step in milliseconds, as the figures below have it: nothing where nothing happened."""
+    """The milliseconds in a column for each step, as in the page's figures; empty if all are 0."""
     found = {one["start"]: one[column] / 1e3 for one in period.rows}
     return [found.get(start, 0.0) for start in period.starts] if any(found.values()) else ()
 
 
 def _course(name: str, values: Iterable[float], said: Callable[[float], str]) -> Sparkline | None:
-    """The course of a number; none of a single value."""
+    """The course of a number over time; ``None`` for fewer than two values."""
     values = tuple(values)
     if len(values) < 2:
         return None
@@ -319,7 +319,7 @@ def _hits(rows: Sequence[Row]) -> int:
 
 
 def _changed(period: ShownPeriod, column: str) -> str:
-    """The change against the time range before; empty where there was nothing to compare with."""
+    """The change of a time against the time range before, with its sign; empty if that range has none."""
     now, before = (total(rows or (), column) / 1e3 for rows in (period.rows, period.before))
     return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
 
@@ -333,11 +333,10 @@ TIER_COLUMNS = (
 
 
 def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
-    """Each tier's hits, over the lookups that no tier before it served.
+    """A row for each tier: its hits, and the lookups that reached it because no tier before it served them.
 
     Args:
-        packs, remote: whether lookups ask packs, and a remote. Of those that they do not ask, the table has the ones
-            that have hit.
+        packs, remote: whether lookups ask packs, and a remote; a tier that they do not ask has a row only with hits.
     """
     hits = {tier: row[f"{tier}_hits"] for tier in kinds.TIERS}
     left = sum(hits.values()) + row["misses"]
@@ -353,12 +352,12 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
 
 
 def event_words(event: Row) -> str:
-    """The kind of an event."""
+    """The kind of an event, in words."""
     return EVENTS.get(event["kind"], str(event["kind"]))
 
 
 def event_details(event: Row) -> str:
-    """The details of an event; of a compile without any, its time."""
+    """The details of an event as text; for a compile without details, its time."""
     return event["detail"] or (f"in {human_ms(event['compile_ms'])}" if event["compile_ms"] else "")
 
 
@@ -391,7 +390,7 @@ LENGTHS = {
 
 
 def rate_words(row: Row, day: Sequence[Row]) -> str:
-    """The compiles of the last 24 hours, whose sums by time these are, and those ahead of need."""
+    """The compiles, promotions and demotions of the last 24 hours (``day``), and over all time, in words."""
     compiles, ahead, demoted = (total(day, name) for name in ("compiles", "promotions", "demotions"))
     return (
         f"Last 24 hours: {counted(compiles, 'compile')} ({compiles / 24:.3g} an hour), "
@@ -401,7 +400,7 @@ def rate_words(row: Row, day: Sequence[Row]) -> str:
 
 
 def lengths(row: Row) -> list[tuple[str, Distribution]]:
-    """The spread of each kind of work, with its name."""
+    """For each kind of work, such as a compile: its name, and the distribution of its times."""
     return [(LENGTHS[span], spread) for span, spread in distributions(row["spans"] or {}).items()]
 
 
@@ -412,11 +411,11 @@ LENGTH_COLUMNS = (
     Column("90% within", lambda one: one[1].quantile_ms(0.9), "ms"),
     Column("99% within", lambda one: one[1].quantile_ms(0.99), "ms"),
 )
-"""Quantiles are at most 9 % off."""
+"""The columns of the distributions from ``lengths``; quantiles are at most 9 % off."""
 
 
 def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float) -> Check | None:
-    """The state of the remote; ``None`` where none is set.
+    """The check of the remote; ``None`` if no remote is set.
 
     Args:
         row: the index's overview.
@@ -444,7 +443,7 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
 
 
 def _waits(row: Row) -> str:
-    """The waits of lookups for the remote, in words."""
+    """The number of lookups that waited for the remote, and how long they waited, in words."""
     waited = distributions(row["spans"] or {}).get(kinds.REMOTE)
     if waited is None or not waited.count:
         return "no lookup has waited for it"

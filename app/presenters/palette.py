@@ -1,4 +1,4 @@
-"""The finds of the search in the header: pages, settings, models and targets. No Streamlit here."""
+"""The places that the header's search finds: pages, settings, models and targets. This module has no Streamlit."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.settings import SETTINGS
 
 MOST = 6
-"""Of one kind."""
+"""The most places of one kind that a search shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The target of a line of the search.
+    """A place that a search finds, and where a click on it leads.
 
     Attributes:
-        kind: what it is: ``Page``, ``Setting``, ``Model``, ``Target``, ``Kernel``, or ``Entry`` of another framework.
-        name, about: plain text; the name in few words.
-        page: the file of the page, without its suffix.
-        address: the page's parameters.
-        words: what else it is found by.
+        kind: ``Page``, ``Setting``, ``Model``, ``Target``, ``Kernel``, or ``Entry`` of another framework's cache.
+        name, about: the name and a short description, both plain text.
+        page: the file of the page that a click opens, without its suffix.
+        address: the parameters in the address of that page.
+        words: further words by which a search finds the place.
     """
 
     kind: str

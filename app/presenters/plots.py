@@ -1,6 +1,6 @@
 """Figures that Plotly draws, where a reader zooms in and saves the picture: points on logarithmic axes.
 
-Plotly reads some HTML, so text that is not ours is escaped here.
+Plotly interprets some HTML, so text from stores and users is escaped here.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ ACCELERATORS = (
     Column("Total search time, s", lambda row: row.get("total_search_time_hours", 0.0) * 3600),
     Column("Last added", lambda row: row.get("last_updated", 0.0), "age"),
 )
-"""Accelerators with saved results."""
+"""The columns of accelerators with saved results."""
 
 
 RESULTS = (
@@ -41,7 +41,7 @@ RESULTS = (
     Column("Created", "made_at", "age"),
     Column("Last used", "last_used_at", "age"),
 )
-"""Saved results."""
+"""The columns of saved results."""
 
 
 PRUNED = (
@@ -50,7 +50,7 @@ PRUNED = (
     Column("Result", "key"),
     Column("Reason", "reason"),
 )
-"""Saved results that pruning would delete."""
+"""The columns of saved results that pruning would delete."""
 
 
 SORTS = {
@@ -64,11 +64,11 @@ SORTS = {
     "k": "k",
     "time of the search": "search_ms",
 }
-"""Orders of the list: name → column."""
+"""The sort orders of the list of saved results, by name: the column that each order sorts by."""
 
 
 def saved_results(kept: Evaluations) -> tuple[list[Row], list[Row]]:
-    """Accelerators with saved results, by name; and a row for each sound result."""
+    """A row for each accelerator with saved results, sorted by name; and a row for each result that can be read."""
     chips, rows = kept.summaries(), list[Row]()
     for chip in chips:
         if "error" not in chip:
@@ -106,9 +106,10 @@ def _row(fingerprint: str, chip: str, key: str, entry: Entry, used: float) -> Ro
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter of results: of these accelerators and types, where any are named, and with sizes that ``text`` has.
+    """A filter of results: by accelerators and types, if any are named, and by the sizes in ``text``.
 
-    A word of ``text`` is one size, as in ``7168``, or sizes m×n×k with ``*`` for any, as in ``*x7168x2048``.
+    A result must have all words of ``text``. A word is one size, as in ``7168``, or sizes m×n×k with ``*`` for any,
+    as in ``*x7168x2048``.
     """
 
     text: str = ""
@@ -116,7 +117,7 @@ class Wanted:
     dtypes: tuple[str, ...] = ()
 
     def of(self, rows: Iterable[Row], sort: str, *, descending: bool) -> list[Row]:
-        """The rows that match, sorted."""
+        """The rows that match the filter, sorted by one of ``SORTS``."""
         tests = [_test(word) for word in self.text.lower().replace("×", "x").split()]
         found = [
             row
@@ -130,7 +131,7 @@ class Wanted:
 
 
 def _test(word: str) -> Callable[[Row], bool]:
-    """Whether a row has the sizes of a word."""
+    """A function that tells whether a row has the sizes that a word names."""
     sizes: Sequence[str] = word.split("x")
     if len(sizes) == 1:
         return lambda row: word in (str(row["m"]), str(row["n"]), str(row["k"]))

@@ -1,6 +1,7 @@
-"""The parts that several pages share: numbers with their names, times, colours. No Streamlit in this package.
+"""Functions that several pages share: tiles of numbers, times, titles and shares. This package has no Streamlit.
 
-Text from the store never becomes markup: tables show it as it is, and Plotly, which reads some HTML, gets it escaped.
+Text from the store never becomes markup: tables show it as it is, and Plotly, which interprets some HTML, gets it
+escaped.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ GREY = "#9a9a9a"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number with its name, its share of a limit, its course and change, and its meaning.
+    """A number with its name, meaning, share of a limit, course over time, and change.
 
-    A share may be above 1. A change that is neither good nor bad has ``None``.
+    A share may be above 1. ``change_is_good`` is ``None`` for a change that is neither good nor bad.
     """
 
     label: str
@@ -61,7 +62,7 @@ def page_count(total: int, page_rows: int) -> int:
 
 
 def rows_shown(offset: int, shown: int, total: int) -> str:
-    """The rows of a list that a page shows, in words: ``"21–40 of 1,234"``."""
+    """The numbers of the rows that a page of a list shows, in words: ``"21–40 of 1,234"``."""
     return f"{offset + 1:,}–{offset + shown:,} of {total:,}"
 
 
@@ -74,7 +75,7 @@ def kernel_title(row: Row) -> str:
     """A kernel in one line that tells it from others: ``"4096×7168×2048 bf16 sm_90 · 128x128x32_w2x2_s4"``.
 
     Args:
-        row: of the index. The kernel of another framework has no problem there: it is called by its name.
+        row: the kernel's row in the index. An adapted kernel has no problem in its row: its title is its name.
     """
     if row["m"] is None:
         return f"{row['name'] or 'unnamed'} {row['arch'] or ''}".strip()
@@ -83,10 +84,10 @@ def kernel_title(row: Row) -> str:
 
 
 def share(part: float, whole: float) -> float:
-    """A part of a whole: more than 1 where a limit is exceeded; of nothing, all."""
+    """The part as a share of the whole: above 1 if a limit is exceeded; 1 if the whole is 0."""
     return part / whole if whole else 1.0
 
 
 def dtypes(row: Row) -> str:
-    """The dtype of A and B, and that of C where it differs."""
+    """The dtype of A and B and, if C has another, the dtype of C, as text: ``"fp8 → bf16"``."""
     return row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']} → {row['out_dtype']}"

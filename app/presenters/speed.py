@@ -1,4 +1,4 @@
-"""The speed of a kernel: measured, where it was timed, and predicted, where the GPU model applies."""
+"""The speed of a kernel: measured if it was timed, and predicted if the GPU model applies to its problem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Priced], str
     """The model's predictions for a kernel's problem on each GPU that runs its code; or why there are none, in words.
 
     Args:
-        m: in place of that of the first request.
+        m: the number of rows, in place of that of the kernel's first request.
     """
     if not gpus_of(record.arch):
         return [], f"The GPU model covers {', '.join(GPUS)}; none of them runs this target."
@@ -110,7 +110,7 @@ ALL_TIMINGS = (
 
 
 def speed_figure(points: Sequence[Priced], timings: Iterable[Row], m: int, batch: int) -> go.Figure:
-    """Predictions of one problem on the rooflines of their GPUs, and the timings of this m and batch."""
+    """A figure of a problem's predictions on the rooflines of their GPUs, and of the timings with this m and batch."""
     figure = roofline_figure(points, ", predicted")
     problem = points[0].operation.work
     timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (m, batch)]

@@ -67,7 +67,7 @@ def tile_figure(record: Record) -> go.Figure:
 
 
 def _operands(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks | None, gap: float) -> None:
-    """The tiles of A, on the left, and of B, above, with their stages one behind the other, and what they are."""
+    """Draws the tiles of A, on the left, and of B, above, with their stages one behind the other, and their labels."""
     for stage in reversed(range(min(c.stages, _MOST_STAGES))):
         behind = -stage * gap / 4
         opacity = 0.1 if stage else 0.35
@@ -88,7 +88,7 @@ def _operands(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks | None, ga
 
 
 def _has_room(c: KernelConfig) -> bool:
-    """Whether A's tile is high enough for lines of text in it; else they are under it."""
+    """Whether A's tile is high enough for its label inside; if not, the label is drawn below the tile."""
     return c.block_m >= c.block_k
 
 
@@ -111,7 +111,7 @@ def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float)
 
 
 def _ring(figure: go.Figure, record: Record, parts: Roles, gap: float, top: float) -> float:
-    """Draws who fills the stages and who empties them, from left to right; returns the lower edge. Not to scale."""
+    """Draws the producers, the stages that they fill, and the consumers, not to scale; returns the lower edge."""
     c = record.config
     high = 0.9 * gap
     whole = max(c.block_n + gap + c.block_k, 1.6 * max(c.block_m, c.block_n))  # else its words overlap
@@ -141,9 +141,9 @@ def _ring(figure: go.Figure, record: Record, parts: Roles, gap: float, top: floa
 
 
 def _walk(figure: go.Figure, c: KernelConfig, groups: Walk, gap: float, top: float) -> float:
-    """The first groups and the last, tiles in the colours of the blocks that compute them; returns the lower edge.
+    """Draws the first groups and the last, each tile in the colour of its block; returns the drawing's lower edge.
 
-    Not to scale, and of few blocks: how many a launch has depends on the GPU.
+    The drawing is not to scale and has few blocks: the number of blocks in a launch depends on the GPU.
     """
     high = 0.9 * gap
     whole = max(c.block_n + gap + c.block_k, 1.6 * max(c.block_m, c.block_n))
@@ -165,7 +165,7 @@ def _walk(figure: go.Figure, c: KernelConfig, groups: Walk, gap: float, top: flo
 
 
 def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
-    """The grid of a level: warps over the block's tile, and in the first warp its instructions or lanes."""
+    """Draws the grid of a level of tiling: warps over the block's tile; in the first warp its instructions or lanes."""
     if max(level.along_m, level.along_n) > _MOST_PARTS:
         return
     height, breadth = float(level.m * level.along_m), float(level.n * level.along_n)

@@ -15,7 +15,7 @@ from cache_engine.evaluator import validation
 from cache_engine.units import human_us
 
 MOST_POINTS = 2_000
-"""The most points of a scatter plot, for each GPU; of more, an even sample is drawn."""
+"""The most points of a scatter plot for each GPU; if there are more, an even sample is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def validation_of(
     """The errors of the GPU model on measured latencies, a CSV, gzipped if its name ends in .gz.
 
     Args:
-        kept_out: only held-out (N, K) pairs, which no fit has seen.
+        kept_out: whether to use only the measurements whose (N, K) was left out of all fits.
 
     Raises:
         UsageError: naming the invalid line, or what is missing.
@@ -89,7 +89,7 @@ def validation_table(lines: Sequence[validation.Validated]) -> list[Row]:
 
 
 def validation_figure(points: Sequence[Row]) -> go.Figure:
-    """Predicted vs measured latencies; on the line both are equal."""
+    """A scatter plot of predicted and measured latencies; on its line, both are equal."""
     both = [point[name] for point in points for name in ("Measured, µs", "Predicted, µs")]
     ends = [(at, at) for at in (min(both) / 1.5, max(both) * 1.5)]
     figure = cloud("Predicted vs measured latency", "Measured, µs", "Predicted, µs", 480)

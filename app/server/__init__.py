@@ -1,1 +1,1 @@
-"""In front of Streamlit's server: who is answered, with which headers, and how its files are sent."""
+"""Layers in front of Streamlit's server: which requests are answered, with which headers, and how files are sent."""

@@ -1,10 +1,12 @@
-"""Compresses Streamlit's own files on their way out, and remembers them.
+"""Compresses the files of Streamlit's own program as they are sent, and keeps the compressed files in memory.
 
-Streamlit 1.67 compresses its other answers, and leaves these to a proxy. Without one, as over ssh, a first visit would
-wait for 9 MB. A browser asks for each file once, as its name changes with its content; so each is compressed once.
+Streamlit 1.67 compresses its other answers, and leaves these files to a proxy. Without a proxy, as over ssh, a first
+visit would wait for 9 MB. A browser asks for each file once, because a file's name changes with its content; so each
+file is compressed once.
 
-Streamlit reads a file in threads, in pieces. While others import what pages need, each change of threads costs
-milliseconds, so that sixty files take half a second. Those that every page needs are read before the server answers.
+Streamlit reads a file in threads, in pieces. While other threads import the modules of pages, each change of threads
+costs milliseconds, so that sixty files take half a second. Files that every page needs are read before the server
+answers.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Compressed:
     """An ASGI application in front of another: answers with files as gzip where the browser reads it."""
 
     def __init__(self, inner: Application) -> None:
-        """Remembers nothing yet."""
+        """Stores the application; keeps no file in memory yet."""
         self._inner = inner
         self._answers: dict[str, tuple[Message, bytes]] = {}
 
@@ -46,7 +48,7 @@ class Compressed:
         await send({"type": "http.response.body", "body": body})
 
     async def remember(self, shell: str) -> None:
-        """Reads the files that a page of HTML names."""
+        """Reads and compresses the files that the HTML page ``shell`` names."""
         for path in _NAMED.findall(shell):
             headers = [(b"host", b"localhost"), (b"accept-encoding", b"gzip")]
             await self._ask({**_GET, "path": path, "raw_path": path.encode(), "headers": headers})
@@ -83,18 +85,18 @@ _GET: Message = {
 
 
 async def _nothing() -> Message:
-    """Waits for ever: an answer in files asks again and again whether its reader has gone."""
+    """Never returns: Streamlit's answer with a file awaits this to learn whether the reader has left."""
     await asyncio.Event().wait()
     return {}
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path is the one name of its file: under each of many, one file would be remembered again."""
+    """Whether a path is the plain name of its file; under other spellings, a file would be kept several times."""
     return posixpath.normpath(path) == path
 
 
 def _is_for_file(scope: Message) -> bool:
-    """Whether a request is for the whole of one of Streamlit's files, in gzip if need be."""
+    """Whether a request asks for a whole file of Streamlit's program, and accepts gzip."""
     if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(_FILES):
         return False
     headers = {name.lower(): value for name, value in scope["headers"]}
@@ -102,7 +104,7 @@ def _is_for_file(scope: Message) -> bool:
 
 
 def reads_gzip(accepted: str) -> bool:
-    """Whether a header ``Accept-Encoding`` names gzip, and not to refuse it (``gzip;q=0``)."""
+    """Whether a header ``Accept-Encoding`` accepts gzip: names it, and not only to refuse it (``gzip;q=0``)."""
     for coding in accepted.lower().split(","):
         name, _, weight = (part.strip() for part in coding.partition(";"))
         if name == "gzip":

@@ -33,7 +33,7 @@ class Gate:
     """An ASGI application in front of another: rejects foreign requests, and adds headers to every response."""
 
     def __init__(self, inner: Application, hosts: Sequence[str], shell: str) -> None:
-        """Sends nothing yet.
+        """Stores the arguments; sends nothing yet.
 
         Args:
             hosts: the host names to serve, in the form of ``known_host``.
@@ -129,7 +129,7 @@ HEADERS = (
 
 
 async def refuse(scope: Message, send: Send, status: int, why: str) -> None:
-    """Answers a request or connection with a sentence."""
+    """Refuses a request or connection: answers with this status and the reason in one sentence."""
     kind = "http"
     if scope["type"] == "websocket":
         if "websocket.http.response" not in scope.get("extensions", {}):

@@ -1,6 +1,7 @@
-"""Imports what pages need, which takes more than a second, and looks at the store, while the first browser starts.
+"""Imports the modules that pages need, in more than a second, and reads the store's index, while the browser starts.
 
-What the first page needs comes first. The rest waits until that is drawn: it would take the processor from both.
+The modules of the first page come first. Those of other pages wait until the first page is drawn, because their import
+would slow down both the server and the browser.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _drawn = Event()
 
 
 def page_is_drawn() -> None:
-    """Says that a page was sent to a browser."""
+    """Notes that a first page was sent to a browser, after which the other imports may begin."""
     _drawn.set()
 
 
 def import_pages() -> None:
-    """Imports what the first page needs and, once a page is drawn or none is asked for, what others need."""
+    """Imports the modules of the first page; then, once a page is drawn or none was requested, those of the others."""
     # That this thread draws no page is right, and nothing to print when a dashboard is started.
     logging.getLogger(_SAYS_IT_IS_NO_PAGE).setLevel(logging.ERROR)
     for script in _FIRST:
@@ -55,7 +56,7 @@ def import_pages() -> None:
 
 
 def imported_by(script: Path) -> Iterator[str]:
-    """Our modules that a script imports at its start, and names in them, which may be modules too."""
+    """The names of our modules that a script imports at its start, and of what it imports from them."""
     for node in ast.parse(script.read_bytes()).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _OURS:
             yield node.module

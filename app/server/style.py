@@ -1,6 +1,6 @@
 """Adds the dashboard's style sheet to the page that Streamlit serves.
 
-A script could only send it to the browser with what it draws, in which case that moves once it arrives.
+A page's script could send the style sheet only together with the page's content, which would move when the styles come.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _OWN = {b"content-length", b"etag", b"last-modified"}
 
 
 def style_sheet() -> str:
-    """The page's style sheet, and those of components: without them, these would first be drawn as they are not."""
+    """The page's style sheet and those of components, which would else be drawn without their styles at first."""
     here = Path(__file__).parents[1]
     files = (here / "server" / "page.css", *sorted((here / "components" / "static").glob("*.css")))
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 class Styled:
-    """An ASGI application in front of another: HTML has a style sheet."""
+    """An ASGI application in front of another: adds the style sheet to its HTML."""
 
     def __init__(self, inner: Application, sheet: str) -> None:
-        """Sends nothing yet."""
+        """Stores the arguments; sends nothing yet."""
         self._inner, self._tag = inner, b"<style>%b</style>" % sheet.encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -55,7 +55,7 @@ class Styled:
 
 
 def _asks_for_page(scope: Message) -> bool:
-    """Whether a browser goes to an address; only then does it ask for HTML by name."""
+    """Whether a request is a browser's for a page: only then does it accept HTML by name."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return False
     return any(name.lower() == b"accept" and b"text/html" in value for name, value in scope["headers"])

@@ -1,6 +1,7 @@
-"""Bounds what readers upload together. Streamlit 1.67 bounds one file, and keeps each in memory while its tab is open.
+"""Limits the bytes of all uploaded files together.
 
-It also fails in every run of a page after a file with a NUL in its name, which no browser sends.
+Streamlit 1.67 limits only the size of one file, and keeps each file in memory while its tab is open. It also fails in
+every run of a page after an upload of a file with a NUL in its name, which no browser sends.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from app.server.gate import Application, Message, Receive, Send, refuse
 from cache_engine.units import human_bytes, printable
 
 MOST_OF_TAB = 128 * 2**20
-"""Bytes that one tab may have uploaded: two of the largest files."""
+"""The most bytes of uploaded files that one tab may have: two of the largest files."""
 MOST_OF_ALL = 4 * MOST_OF_TAB
-"""And all tabs together."""
+"""The most bytes of uploaded files that all tabs together may have."""
 _PLACE = "/_stcore/upload_file/"
 
 
@@ -30,7 +31,7 @@ class UploadedFiles(MemoryUploadedFileManager):
         super().add_file(session_id, file._replace(name=printable(file.name)))
 
     def sizes(self) -> Counter[str]:
-        """The bytes of each tab."""
+        """The bytes of each tab's uploaded files, by the tab's session."""
         with self._lock:
             return Counter(
                 {tab: sum(len(one.data) for one in some.values()) for tab, some in self.file_storage.items()}
@@ -38,10 +39,10 @@ class UploadedFiles(MemoryUploadedFileManager):
 
 
 class Bounded:
-    """An ASGI application in front of another: refuses an upload that would be too much, before it is read."""
+    """An ASGI application in front of another: refuses, before reading it, an upload that exceeds a limit."""
 
     def __init__(self, inner: Application) -> None:
-        """Nothing is under way."""
+        """Stores the application; no upload is in progress yet."""
         self._inner = inner
         self._coming: Counter[str] = Counter()
 

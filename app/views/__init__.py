@@ -1,1 +1,4 @@
-"""Views of pages whose scripts would be too long: a compile farm, a fleet of stores, evaluations, kernels of others."""
+"""Views that pages draw, and that would make the pages' scripts too long.
+
+They show a compile farm, a fleet of stores, evaluations, and kernels of other frameworks, among others.
+"""

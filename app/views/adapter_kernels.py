@@ -34,7 +34,7 @@ def list_adapted(
 ) -> int:
     """Draws one page of other frameworks' kernels that match; returns how many match. Without a match, draws nothing.
 
-    ``address`` is where the link of each leads.
+    ``address`` returns the address that a kernel's link opens.
     """
     total = context.ask(queries.count, wanted)
     if not total:

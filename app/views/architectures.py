@@ -16,7 +16,7 @@ from cache_engine.units import counted
 
 
 def speed() -> None:
-    """The timings by target and GPU."""
+    """Draws the sums over timings, by target and GPU."""
     st.header("Measured speed")
     measured = context.ask(summaries.speed_by_arch)
     if not measured:
@@ -26,7 +26,7 @@ def speed() -> None:
 
 
 def timings() -> None:
-    """All timings of the store, also those of evicted kernels: configs are chosen by them."""
+    """Draws all timings of the store; those of evicted kernels too, because configs are chosen by them."""
     listed = st.expander("All timings", on_change="rerun", key="all_timings", bind="query-params")
     if listed.open:
         with listed:
@@ -34,7 +34,7 @@ def timings() -> None:
 
 
 def timing_list(found: list[Measurement]) -> None:
-    """Timings as a table, and as a file."""
+    """Draws timings as a table, with a button that downloads them as a file."""
     tables.draw(found, ALL_TIMINGS, key="timings", saved=False)
     st.download_button(
         "CSV",
@@ -47,7 +47,7 @@ def timing_list(found: list[Measurement]) -> None:
 
 
 def toolchains() -> None:
-    """The toolchains that compiled the kernels."""
+    """Draws the toolchains that compiled the kernels, and a comparison of two of them."""
     st.header("Toolchains")
     found = made_by_toolchain(context.cache(), context.ask(queries.made_with))
     st.text(architectures.stale_words(found, context.timezone()))
@@ -58,7 +58,7 @@ def toolchains() -> None:
 
 
 def compared(toolchains: list[str]) -> None:
-    """The same kernels of two toolchains. It reads every record, so it waits for a button."""
+    """Draws a comparison of the same kernels by two toolchains, after a click, as it reads every record."""
     with st.form("compare-toolchains", border=False):
         before = st.selectbox("From", toolchains, index=1, key="from-toolchain")
         after = st.selectbox("To", toolchains, key="to-toolchain")
@@ -79,7 +79,7 @@ def compared(toolchains: list[str]) -> None:
 
 
 def draw() -> None:
-    """Each target and toolchain; nothing but advice where the store is empty."""
+    """Draws the kernels by target and by toolchain; for an empty store, advice alone."""
     rows = context.ask(queries.architectures)
     if rows:
         tables.draw(rows, architectures.TARGETS, key="targets")

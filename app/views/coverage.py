@@ -1,4 +1,4 @@
-"""The kernels of a model that are cached for each target, and a job for those that are missing."""
+"""The view of a model's kernels: which are cached for each target, and a job that compiles the missing ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ESTIMATED_S = 300  # an estimate reads up to 2,000 records
 
 
 def chosen() -> tuple[str, str, list[str], bool]:
-    """The model, the dtype, the targets, and whether to show missing kernels only."""
+    """Draws the form; returns the model, the dtype, the targets, and whether to show missing kernels only."""
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
     stored = [row["arch"] for row in context.ask(queries.architectures)]
     here = list(dict.fromkeys([*stored, local_arch() or context.cache().settings.default_arch]))
@@ -55,7 +55,7 @@ def chosen() -> tuple[str, str, list[str], bool]:
 
 
 def matrix(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
-    """The share that is cached, the job for the rest, and the matrix."""
+    """Draws the number of cached kernels, the job that compiles the missing ones, and the matrix."""
     try:
         generation = context.generation()
     except IndexUnavailable:  # then the last answers are shown
@@ -87,19 +87,19 @@ def matrix(model: str, dtype: str, archs: list[str], only_missing: bool) -> None
 
 @st.cache_resource(show_spinner=False, max_entries=8)
 def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001 (timings choose configs)
-    """The kernels of a model's shapes on targets, which take 50 ms to choose."""
+    """The kernels of a model's shapes on each target; cached, because choosing them takes 50 ms."""
     return coverage(context.cache(), wanted(model_shapes(model), DType(dtype), archs))
 
 
 def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cell | None:
-    """The selected cell of the matrix; ``None`` if it is not in the column of a target."""
+    """The cell of the matrix that the reader selected; ``None`` if none, or not in the column of a target."""
     for number, column in selected:
         return next((cell for cell in cells[number] if cell.arch == column), None) if number < len(cells) else None
     return None
 
 
 def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_missing: bool) -> None:
-    """The kernels of the matrix, or of one cell."""
+    """Draws the kernels of the selected cell; without one, those of the whole matrix."""
     into_view("cell", "" if picked is None else f"{picked.shape} {picked.arch}")
     with st.expander("All kernels in this matrix", expanded=picked is not None):
         shown = kernels_of(cells if picked is None else [picked], cached, only_missing=only_missing)
@@ -107,7 +107,7 @@ def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_
 
 
 def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: list[Selection]) -> None:
-    """A job that compiles the missing kernels: how long it should take, then its progress."""
+    """Draws the job that compiles missing kernels or, before it starts, its estimated time and a button to start it."""
     running = followed()
     if running or not missing:
         return
@@ -152,12 +152,12 @@ def followed() -> bool:
 
 @st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
 def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
-    """The time that compiling these kernels takes, as far as earlier compiles tell."""
+    """The estimated time of compiling these kernels, from the times of earlier compiles."""
     return estimate(context.cache(), _missing, processors())
 
 
 def draw() -> None:
-    """The form, and the matrix of shapes and targets."""
+    """Draws the form, and the matrix of shapes and targets."""
     model, dtype, archs, only_missing = chosen()
     if not archs:
         st.info("Select at least one target.")

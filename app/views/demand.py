@@ -26,11 +26,14 @@ STEP_S = 60  # answers are cached for as long
 MOST_AGAIN = 50
 MOST_SHARES = 1000
 Span = tuple[float, float, float | None]
-"""Seconds after which a launch counts half, now, and since when launches count, in seconds since 1970."""
+"""A time range: the seconds after which a launch counts half; its end; its start, ``None`` for the first launch.
+
+Start and end are in seconds since 1970.
+"""
 
 
 def chosen() -> Span:
-    """The chosen time range."""
+    """Draws the choice of the time range; returns that range."""
     back_s = demand.SPANS[widgets.choose_one("Time range", list(demand.SPANS), demand.NOW, key="span")]
     at = time.time() // STEP_S * STEP_S + STEP_S
     half_life_s = HALF_LIFE_S if back_s is None else math.inf
@@ -38,7 +41,7 @@ def chosen() -> Span:
 
 
 def counted_since(ledger: Ledger, span: Span) -> None:
-    """Since when requests count, and how much."""
+    """Draws since when requests are counted, and after how many hours a launch counts half."""
     half_life_s, at, _ = span
     since = f"Counting began {human_age(at - ledger.since)}."
     decay = "" if half_life_s == math.inf else f"A launch counts half as much after {half_life_s / 3600:g} hours."
@@ -46,7 +49,7 @@ def counted_since(ledger: Ledger, span: Span) -> None:
 
 
 def shares(span: Span) -> None:
-    """The shares of what is asked for."""
+    """Draws the shares of the demand in a time range, by shape, kernel, model or target."""
     by = demand.BY[widgets.choose_one("Shares of", list(demand.BY), "Shape", key="by")]
     try:
         report = context.ask(context.demand_report, by, *span, limit_s=context.cache().settings.page_limit_s)
@@ -85,7 +88,7 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
 
 
 def looks_like(span: Span, report: DemandReport) -> None:
-    """The model of the catalogue that the demand is most like, and which of its kernels are missing."""
+    """Draws the model of the catalogue that the demand is most like, and the number of its missing kernels."""
     st.header("Model")
     models = context.ask(context.demand_report, MODEL, *span).shares
     if not models:
@@ -120,7 +123,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
 
 
 def again() -> None:
-    """The kernels that were evicted and asked for again."""
+    """Draws the kernels that were evicted and then requested again."""
     st.header("Evicted and asked for again")
     found = context.cache().admin.early_evictions()
     if not found:

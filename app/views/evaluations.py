@@ -69,7 +69,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
 
 
 def _further() -> tuple[Any, Parallel, float]:
-    """An uploaded config.json, if any; over how many chips; and how unevenly experts are asked for."""
+    """Draws further fields; returns an uploaded config.json, if any, the spread over chips, and the experts' skew."""
     with st.popover("More", icon=":material/hub:", help="Several chips, experts, custom model", width="stretch"):
         sizes = st.columns(4)
         parallel = [
@@ -132,7 +132,7 @@ def _is_stored(problem: EvaluationProblem, chip: Hardware) -> bool:
 
 
 def _why_not() -> str:
-    """The reason why nothing can be stored here; empty if something can."""
+    """The reason why results cannot be stored here; empty if they can."""
     cache = context.cache()
     if cache.settings.dashboard_read_only:
         return "Read-only dashboard: use gemm-cache evaluate, which stores it."

@@ -1,4 +1,4 @@
-"""A compile farm on its page. What the broker says is always plain text, and no drawing waits for it over a second."""
+"""The view of a compile farm. Text from the broker is always plain text; drawing waits at most a second for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = (
     "gemm-cache farm compile Llama-3.1-8B --arch sm_80 --arch sm_90a --broker redis://host:6379/0 "
     "--remote s3://bucket/kernels",
 )
-"""Those of docs/farm.md; a test compares them."""
+"""The commands that start a farm: those of docs/farm.md, which a test compares."""
 _STEPS = (
     "A server of Redis is the queue. Only workers and submitters may reach it:",
     "Workers compile, on as many machines as you have. Each kernel is signed and sent to the remote:",
@@ -37,7 +37,7 @@ _STEPS = (
 
 
 def draw() -> None:
-    """The farm of the settings, or what a farm is."""
+    """Draws the farm that the settings name; without one, an explanation of farms."""
     settings = context.cache().settings
     if settings.broker is None:
         what_a_farm_is()
@@ -46,7 +46,7 @@ def draw() -> None:
 
 
 def what_a_farm_is() -> None:
-    """The words of the page where no broker is set."""
+    """Draws an explanation of compile farms, and the commands that start one."""
     st.text(
         "A farm compiles a model on many machines. Workers take kernels from a queue, compile each once, and send it "
         "to the remote, signed. Every other machine gets it from there."
@@ -62,7 +62,7 @@ def what_a_farm_is() -> None:
 
 @st.fragment(run_every=POLL_S)
 def follow(broker: str, remote: str | None) -> None:
-    """The farm of a broker and a remote, drawn again every few seconds."""
+    """Draws the farm of a broker and a remote, again every few seconds."""
     url = urlsplit(broker)
     st.text(printable(f"Queue: {url.hostname}:{url.port or 6379}"))
     try:
@@ -167,7 +167,7 @@ _OUTCOMES: tuple[tuple[str, str, str, Pattern], ...] = (
 
 
 def _tiles(farm: Farm) -> list[Tile]:
-    """The numbers."""
+    """The numbers of a farm as tiles."""
     day, last = farm.hours, farm.hours[-2:]
     return [
         Tile("Waiting", f"{farm.waiting:,}", "Kernels that no worker has taken."),
@@ -196,7 +196,7 @@ def _run_words(seen: SeenRun) -> str:
 
 
 def _worker_table(farm: Farm) -> list[Row]:
-    """Each process that compiles, and each worker that does not, the one last heard of first."""
+    """A row for each process that compiles, and for each worker that does not; those last heard of first."""
     rows = []
     for worker in farm.workers:
         of_worker = {
@@ -214,7 +214,7 @@ def _worker_table(farm: Farm) -> list[Row]:
 
 
 def _hour_figure(hours: tuple[Hour, ...], zone: tzinfo) -> Bars:
-    """The outcomes of each of the last 24 hours."""
+    """The number of compiles with each outcome, for each of the last 24 hours."""
     starts = [when(one.start, zone) for one in hours]
     series = []
     for field, name, colour, pattern in _OUTCOMES:
@@ -231,7 +231,7 @@ _HOURS = (
     Column("Found", "found", "count"),
     Column("Failed", "failed", "count"),
 )
-"""The numbers of the figure."""
+"""The columns of a table with the numbers of the figure of the last 24 hours."""
 
 
 _FAILED = (

@@ -1,4 +1,4 @@
-"""Several stores in one dashboard: the switch above each page, and what they have together."""
+"""Several stores in one dashboard: the switch between them above each page, and their sums."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Node:
     """A store of a fleet.
 
     Attributes:
-        row: the index's overview; ``None`` where it cannot be read.
-        trouble: why it cannot.
-        remote: the state of its remote, if it has one.
+        row: the overview from the store's index; ``None`` if it cannot be read.
+        trouble: why the overview cannot be read; else empty.
+        remote: the state of the store's remote, if it has one.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Node:
 
     @property
     def hits(self) -> int:
-        """Lookups that a tier served."""
+        """The number of lookups that a tier served."""
         return sum(self.row[f"{tier}_hits"] for tier in TIERS) if self.row else 0
 
     @property
     def misses(self) -> int:
-        """Lookups that none did."""
+        """The number of lookups that no tier served."""
         return int(self.row["misses"]) if self.row else 0
 
 
@@ -62,7 +62,7 @@ def is_one() -> bool:
 
 
 def switch() -> None:
-    """The choice of the store that a page shows, where there are several; it is part of the address."""
+    """Draws the choice of the store that pages show, if there are several; the choice is part of the address."""
     known, asked = list(context.stores()), st.query_params.get(context.STORE)
     if asked is not None and asked not in known:
         st.warning("The link asks for a store that this dashboard does not show.", icon=":material/link_off:")
@@ -83,7 +83,7 @@ def _switched() -> None:
 
 
 def draw() -> None:
-    """All stores of this dashboard and their sums, where it has several."""
+    """Draws all stores of this dashboard and their sums, if it has several."""
     if not is_one():
         return
     found = nodes()
@@ -102,7 +102,7 @@ def draw() -> None:
 
 
 def nodes() -> list[Node]:
-    """Each store, or why it cannot be read."""
+    """All stores of this dashboard; a store that cannot be read has the reason in ``trouble``."""
     return [_node(name) for name in context.stores()]
 
 
@@ -147,7 +147,7 @@ def tiles(nodes: Sequence[Node]) -> list[Tile]:
 
 
 def _of_row(value: Callable[[Row], Any]) -> Callable[[Node], Any]:
-    """A value of the stores that can be read."""
+    """A function that returns ``value`` of a store's overview; ``None`` for a store that cannot be read."""
     return lambda node: None if node.row is None else value(node.row)
 
 
@@ -163,4 +163,4 @@ NODES = (
     Column("Sent to it", _of_row(itemgetter("remote_sent")), "count"),
     Column("Folder", "path"),
 )
-"""A row for each store."""
+"""The columns of a table with a row for each store."""

@@ -13,7 +13,7 @@ MOST_LATE = 200
 
 
 def draw() -> None:
-    """The runs of ``gemm-cache run``: one of them in time, its compiles by cause, and what it could not see."""
+    """Draws the list of runs, and one of them: its compiles over time and by cause, and what the run could not see."""
     found = kept_runs(context.cache().layout)
     if not found:
         st.caption("gemm-cache run reports here which kernels a server compiled, and whether it was ready.")

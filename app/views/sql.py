@@ -1,4 +1,4 @@
-"""SQL: one query on the index, with its answer as a table and as files. The query stands in the address."""
+"""The view SQL: one query on the index, with its answer as a table and as files. The query is part of the address."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _TEXTS = ("VARCHAR", "BOOLEAN")
 
 
 def link(query: str) -> None:
-    """A button that shows the query of a list; none where it is too long for an address.
+    """Draws a button that opens a list's query in the view SQL; nothing if the query is too long for an address.
 
-    A link to the page that is shown would leave its address as it is.
+    It is a button because a link to the page that is already shown would not change the address.
     """
     if len(query) <= _LONGEST_LINK:
         st.button("as SQL", icon=":material/database:", on_click=_open, args=(query,), type="tertiary")
 
 
 def draw() -> None:
-    """The field of the query, examples, the tables, and the answer."""
+    """Draws the field of the query, examples, the index's tables and their columns, and the answer."""
     first = next(iter(EXAMPLES.values())).strip()
     left, right = st.columns([3, 1])
     # The address decides. A parameter that is bound to the field would be missing after a click on "as SQL".
@@ -81,7 +81,7 @@ def _draw_answer(query: str, answer: Answer) -> None:
 
 
 def _draw_table(answer: Answer, key: str) -> None:
-    """The table, in the order of the answer; its files are beside it."""
+    """Draws an answer as a table in the query's order, without a button for its file."""
     columns = [
         Column(column.name or " ", partial(_cell, at=at), "" if column.type in _TEXTS else "decimal", help=column.type)
         for at, column in enumerate(answer.columns)
@@ -90,7 +90,7 @@ def _draw_table(answer: Answer, key: str) -> None:
 
 
 def _cell(row: Sequence[Any], *, at: int) -> Any:
-    """A value of the answer; truth values as text."""
+    """The value of a row at a position; a truth value as text."""
     return str(row[at]).lower() if isinstance(row[at], bool) else row[at]
 
 

@@ -20,10 +20,10 @@ else:
     np = lazy("numpy", "evaluate", "calibrating")
 
 Bounds = Mapping[str, tuple[float, float, float]]
-"""For each name: lower bound, upper bound, first guess."""
+"""For each value to fit, by name: its lower bound, upper bound, and first guess."""
 
 INTERVAL = (16.0, 84.0)
-"""Percentiles that enclose 68 % of the values."""
+"""The lower and the upper percentile that enclose 68 % of the ratios measured / predicted."""
 
 LEAST_ROWS, LEAST_PAIRS = 20, 5
 """The fewest measurements, and the fewest different (N, K) among them, that a calibration needs."""
@@ -44,7 +44,8 @@ class Calibrated:
 
     Attributes:
         gpu: the GPU with its calibration.
-        bias_before, bias_after: mean error; negative where predictions are too fast.
+        bias_before, bias_after: the mean error of predictions, as a share of the measured time, without the
+            calibration and with it by cross-validation; negative if predictions are too fast.
         inside: the share of measurements that lie in the interval of a prediction made without them; it should be 68 %.
     """
 
@@ -65,7 +66,7 @@ def calibrate(
 ) -> Calibrated:
     """Fits the factors of a GPU to measurements.
 
-    Its errors are found by predicting each (N, K) with a fit that left it out.
+    The calibration's errors are those of predicting each (N, K) by a fit without the measurements of that (N, K).
 
     Args:
         source: the origin of the measurements, which is stored in the result.
@@ -111,7 +112,7 @@ def calibrate(
 def timings_of(timings: Iterable[Measurement], gpu: Gpu | None) -> tuple[Measurements, str]:
     """The store's timings in 16-bit types on one GPU, and the name of the device.
 
-    For each problem, only the fastest time counts, cuBLAS's included.
+    For each problem, only the fastest time is returned, whether of a kernel of ours or of cuBLAS.
 
     Args:
         gpu: the GPU of the timings; by default the known GPU with the name of the device that has the most timings.
@@ -176,9 +177,9 @@ def _predicted(gpu: Gpu, measured: Measurements) -> Floats:
 
 
 def _folds(measured: Measurements) -> Floats:
-    """For each row, the number of the fit that leaves it out.
+    """For each measurement, the number of the fit that leaves it out.
 
-    All rows of one (N, K) are left out by the same fit, and each fit leaves out pairs of all sizes.
+    The same fit leaves out all measurements of one (N, K), and each fit leaves out pairs of all sizes.
     """
     pairs = sorted(set(zip(measured.n.tolist(), measured.k.tolist(), strict=True)))
     fold = {pair: place % _FOLDS for place, pair in enumerate(pairs)}
@@ -186,7 +187,7 @@ def _folds(measured: Measurements) -> Floats:
 
 
 def _inside(ratios: Floats, folds: Floats) -> float:
-    """The share of rows that lie in the interval of the other folds."""
+    """The share of measurements whose ratio lies in the interval of the ratios in all other folds."""
     inside = []
     for fold in range(_FOLDS):
         low, high = np.percentile(ratios[folds != fold], INTERVAL)
@@ -207,7 +208,10 @@ _ROUNDS = 30
 
 
 def fitted_values(errors: Callable[[dict[str, float]], Floats], bounds: Bounds, pull: float) -> dict[str, float]:
-    """The values within bounds that give the least damped errors; ``pull`` draws each value to its first guess."""
+    """The values within bounds that make the errors least; ``pull`` is the weight of each value's first guess.
+
+    Large errors are damped, so that a few mistimed measurements do not decide the values.
+    """
     low, high, first = (np.array(column) for column in zip(*bounds.values(), strict=True))
 
     def decode(x: Floats) -> dict[str, float]:

@@ -32,7 +32,8 @@ class Calibration:
         base: the parameters that the factors apply to: those of the GPU, by its name, or ``"all"``.
         rows: the number of measurements.
         launch, compute, memory, steps, epilogue: the factors.
-        low, high: two in three ratios measured / predicted lie between these, for rows that the fit did not see.
+        low, high: two in three ratios measured / predicted lie between these two numbers, for measurements that were
+            left out of the fit.
         error_before, error_after: the mean absolute error of predictions, as a share, without the calibration, and with
             it by cross-validation.
 
@@ -90,7 +91,7 @@ _TYPICAL_SHARE = 0.8
 limits them.
 """
 _ASYNCHRONOUS_FROM = 5e12
-"""bf16 operations per second and SM that tell apart GPUs: Hopper and later are above, Ampere and Ada below."""
+"""The bf16 operations per second and SM from which a GPU is taken for Hopper or later; Ampere and Ada have fewer."""
 
 _RANGES = {
     "peak_flops": (1, 1e20),
@@ -113,13 +114,13 @@ class Gpu:
         peak_flops: operations per second in bf16 with fp32 accumulation.
         dram_bandwidth: bytes per second.
         sms: streaming multiprocessors, or compute units.
-        l2_bytes: the last cache before memory.
+        l2_bytes: bytes of the last cache before memory.
         clock_ghz: the clock at which the peak holds.
         matmul_flops: the highest measured operations per second of a bf16 matrix multiplication; 0 means 0.8 of the
             peak.
-        l2_partitions: parts of the L2 that each hold a copy of what both halves of the GPU read.
+        l2_partitions: the number of parts of the L2; data that all SMs read has a copy in each part.
         fp8_flops: operations per second in fp8; 0 if the tensor cores do not have the type.
-        int8_ops: the same for int8.
+        int8_ops: operations per second in int8; 0 if the tensor cores do not have the type.
         asynchronous: whether tensor cores read operands from shared memory on their own, as from Hopper on; ``None``
             decides by the rate of an SM.
         calibration: the factors fitted to measurements of this GPU, or ``None``.
@@ -228,7 +229,7 @@ TARGETS = {
     "H20": "sm_90", "B300": "sm_103", "L4": "sm_89", "RTX4090": "sm_89", "A40": "sm_86", "A6000": "sm_86",
     "A10": "sm_86",
 }  # fmt: skip
-"""The plain target of each GPU. AMD's run no such code and have none. Source: NVIDIA, "CUDA GPU Compute Capability"."""
+"""The plain target of each NVIDIA GPU; AMD's GPUs have none. Source: NVIDIA, "CUDA GPU Compute Capability"."""
 
 
 def gpus_running(target: str) -> list[Gpu]:
@@ -306,7 +307,7 @@ def chip_of(description: Any, source: str) -> Hardware | Gpu:
 
 
 def load_hardware(name_or_file: str | Path) -> Hardware:
-    """As ``load_chip``, but only for accelerators.
+    """The accelerator with this name, or in the JSON file with this path; as ``load_chip``, but never a GPU.
 
     Raises:
         InvalidHardware: also when the chip is a GPU.
@@ -318,7 +319,7 @@ def load_hardware(name_or_file: str | Path) -> Hardware:
 
 
 def load_gpu(name_or_file: str | Path) -> Gpu:
-    """As ``load_chip``, but only for GPUs.
+    """The GPU with this name, or in the JSON file with this path; as ``load_chip``, but never an accelerator.
 
     Raises:
         InvalidHardware: also when the chip is not a GPU.

@@ -2,12 +2,13 @@
 
 The chip's cores stand in a grid of partition.g × m × n × k. Each dimension is cut into blocks of ceil(dim / p); the
 last block has the remainder. A core holds one tile of A, B and C at a time in its SRAM and streams the rest from DRAM.
-The loop order says which operand stays: with ``mnk`` a tile of C is finished before the next is begun, with ``nkm`` a
-tile of B stays and with ``mkn`` a tile of A, while partial sums of C, in fp32, go out to DRAM and back once for each
-further step along k. Computing and moving data overlap in part.
+The loop order says which tile stays in SRAM: with ``mnk`` a tile of C is finished before the next is begun, with
+``nkm`` a tile of B stays and with ``mkn`` a tile of A, while partial sums of C, in fp32, go out to DRAM and back once
+for each further step along k. Computing and moving data overlap in part.
 
-The latency of a partition is that of its slowest core. That is the first core: its block has the full size in every
-dimension, and both times grow with every dimension. All cores use the tile and order of the first core's block.
+The latency of a partition is that of its slowest core, which is the first core: its block has the full size in every
+dimension, and the times of computing and of moving data grow with every dimension. All cores use the tile and the loop
+order of the first core's block.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Partition(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A core's share of one product."""
+    """A core's part of one product: its sizes along m, n and k."""
 
     m: int
     n: int
@@ -60,7 +61,7 @@ class Block(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """A core's tile and loop order for its block, and the bytes that these move for one product."""
+    """A core's tile and loop order for its block, and the bytes that the core then moves for one product."""
 
     tile: Tile
     order: str
@@ -142,14 +143,14 @@ def align_up(number: int, multiple: int) -> int:
 
 
 def fitting_k(hardware: Hardware, tile_m: int, tile_n: int, in_bytes: int, out_bytes: int) -> int:
-    """The length along k of A's and B's tiles that fits into SRAM next to a tile of C; below 1 if nothing fits."""
+    """The largest k of A's and B's tiles that fits into SRAM next to a tile of C; below 1 if not even 1 fits."""
     rows = align_up(tile_m, hardware.lane_num)
     available = hardware.usable_sram - rows * align_up(tile_n * out_bytes, hardware.align_bytes)
     return available // ((rows + align_up(tile_n, hardware.lane_num)) * in_bytes)
 
 
 def tile_k(k: int, fitting: int, cube_k: int) -> int:
-    """A tile's length along k: the whole block if it fits, else as many whole cubes as fit, or less than one cube."""
+    """A tile's size along k: the block's k if that fits, else as many whole cubes as fit, or a part of one cube."""
     size = min(k, fitting)
     return size - size % cube_k if size >= cube_k else size
 
@@ -234,7 +235,7 @@ def describe(
     tiling: Tiling,
     searched: tuple[int, int],
 ) -> Evaluation:
-    """The result for the chosen partition; sums are over all cores."""
+    """The model's result for the chosen partition; its operations and bytes are sums over all cores."""
     took = times(hardware, mode, problem, partition, tiling)
     peak = hardware.peak_flops * hardware.rate_of(problem.dtype)
     _, block = nominal_block(problem, partition)
@@ -256,13 +257,13 @@ def describe(
 
 
 def _parts(size: int, part: int) -> list[tuple[int, int]]:
-    """A dimension cut into parts: each size, and how often it occurs. Empty parts are left out."""
+    """A dimension cut into parts: each size of a part, with the number of such parts; empty parts are left out."""
     whole, rest = divmod(size, part)
     return [(length, count) for length, count in ((part, whole), (rest, 1)) if length and count]
 
 
 def _total_traffic(mode: SearchMode, problem: EvaluationProblem, block: Block, tiling: Tiling) -> int:
-    """Bytes moved for all cores. Every product is computed once, so it does not matter which core computes it."""
+    """Bytes moved between DRAM and all cores, for all products of the problem."""
     total = 0
     for m, m_count in _parts(problem.m, block.m):
         for n, n_count in _parts(problem.n, block.n):

@@ -59,20 +59,20 @@ _TILES = (
     (16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
 )  # fmt: skip
 _WAVES = (1, 2)
-"""Libraries split k until each SM has this many tiles; the third choice is not to split."""
+"""The tiles per SM up to which libraries split k; the model tries each number, and also no split."""
 _MOST_SPLIT, _LEAST_DEPTH = 32, 256
 
 _STEP_K = 64
 _PARTIAL_BYTES = 4
 _ROTATED = 5
-"""The number of weights that the measurements used in turn; their total size decides what the L2 can hold."""
+"""The number of copies of the weights that the measurements used in turn; all of them together may not fit the L2."""
 _WIDE = 4096
-"""The operations per SM and cycle that the fields ``…_per_cycle`` are for, which are an H100's. For other GPUs, the
-ratio to this is raised to the following power.
+"""The operations per SM and cycle of an H100, for which the fields ``…_per_cycle`` hold. For a GPU with another number,
+those fields are multiplied by the ratio of the two numbers to the power ``_GROWTH``.
 """
 _GROWTH = 0.75
 _WARM_UP_US = 1000.0
-"""The time constant, in microseconds of multiplying, with which the clock falls."""
+"""The time constant in microseconds with which the clock falls while a GPU multiplies."""
 _BLOCK = 256
 """The number of problems computed at a time, so that the arrays stay in the processor's cache."""
 
@@ -96,8 +96,8 @@ class GpuParameters:
         dram_share: the share of the DRAM bandwidth that is reached.
         write_weight: the cost of a written byte, in read bytes.
         l2_bytes_per_cycle: bytes that an SM reads from the L2 in a cycle.
-        l2_share, l2_sharpness: the share of a part of the L2 in which weights used in turn stay, and how abruptly they
-            no longer fit.
+        l2_share, l2_sharpness: the share of a part of the L2 that weights used in turn may fill and still be found
+            there, and how abruptly they are no longer found when they are larger.
         split_us, split_weight: for a split of k, the time of the further kernel, and the weight of its traffic through
             the L2.
     """
@@ -129,7 +129,7 @@ class Prediction:
         roofline_us: the time by the datasheet's peak and bandwidth alone.
         tile_m, tile_n, split_k: the fastest choice of the model.
         calibrated_on: the GPU whose measurements the parameters were fitted to, or ``"all"``.
-        low_us, high_us: 68 % of measurements are expected in between.
+        low_us, high_us: the interval in which 68 % of measurements are expected to lie.
         calibration: the id of the user's own calibration; empty without one.
     """
 
@@ -147,7 +147,7 @@ class Prediction:
 def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
     """The predicted latency of a problem.
 
-    All measurements had batch 1; the products of a batch share waves.
+    All measurements had batch 1. For a larger batch, the model assumes that the products share waves of tiles.
 
     Raises:
         InvalidProblem: for a dtype that cannot be predicted, or that this GPU does not have.
@@ -199,7 +199,7 @@ def latencies_us(
 
 
 def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, dtype: str = "bf16") -> Floats:
-    """The longer of two times: computing at the peak, and moving each operand once at the datasheet's bandwidth."""
+    """The roofline's times in µs: computing at the peak or, if longer, moving each operand once at full bandwidth."""
     batches = np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)
     return _roofline_us(gpu, _Work(m, n, k, batches, ITEMSIZE[dtype]), dtype)
 
@@ -217,7 +217,7 @@ def choice_times_us(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Problems: each array has one place for each. A grouped problem has its mean m, and the rows of each group."""
+    """Several problems, each with one place in every array. A grouped problem has its mean m and each group's rows."""
 
     m: Floats
     n: Floats
@@ -229,7 +229,7 @@ class _Work:
     scale_bytes: tuple[float, float] = (0.0, 0.0)
 
     def tiles(self, tile_m: Floats, tile_n: Floats) -> Floats:
-        """The number of C's tiles, for each size of tile."""
+        """The number of tiles of C: a row for each size of tile, a column for each problem."""
         if self.rows is None:
             down: Floats = np.ceil(self.m / tile_m) * self.batch
         else:
@@ -238,7 +238,7 @@ class _Work:
 
 
 class _Costs:
-    """The times of problems on a GPU: the part that does not depend on the choice, and that of a choice."""
+    """The times of problems on a GPU. The constructor computes what all choices of tile and split have in common."""
 
     def __init__(self, p: GpuParameters, gpu: Gpu, work: _Work, dtype: str) -> None:
         factor = gpu.calibration
@@ -272,7 +272,7 @@ class _Costs:
         self._partial = p.split_weight * _PARTIAL_BYTES / work.out_bytes * self._written
 
     def of(self, tile_m: Floats, tile_n: Floats, split: Floats | None, tiles: Floats) -> tuple[Floats, Floats]:
-        """The times of choices with so many tiles, and the part spent multiplying.
+        """The times of choices whose numbers of tiles are ``tiles``, and the part of each time spent multiplying.
 
         Both are in microseconds, as arrays of choices × problems.
         """
@@ -296,7 +296,7 @@ class _Costs:
 
 
 def _fastest(p: GpuParameters, gpu: Gpu, work: _Work, dtype: str = "bf16") -> tuple[Floats, Floats, Floats]:
-    """The times of the fastest choices in microseconds, their tiles' positions in the list, and their splits of k."""
+    """For each problem, its fastest choice: the time in µs, the tile's index in ``_TILES``, and the split of k."""
     tile_m, tile_n, _ = _columns(tuple((*tile, 1) for tile in _TILES))
     costs, tiles = _Costs(p, gpu, work, dtype), work.tiles(tile_m, tile_n)
     most = np.maximum(np.minimum(np.floor(work.k / _LEAST_DEPTH), _MOST_SPLIT), 1)

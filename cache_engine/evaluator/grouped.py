@@ -4,9 +4,10 @@ A grouped launch has products with the same n and k, but each with its own m. Su
 token goes to some of them, so they get different numbers of rows.
 
 On the core grid, one partition holds for the whole launch. Its ``g`` parts are sets of cores; products are dealt to
-them, the longest first, each to the set that is free the soonest. A set computes its products without a stop between
-them: its computing and its traffic add up, and overlap as in one product. The launch takes as long as its slowest set.
-With products of equal size, the result is that of a batch in the core-grid model, except for rounding in the last bit.
+the sets, the longest first, each to the set that is free the soonest. A set computes its products without a stop in
+between: their computing times and their traffic add up, and overlap as in one product. The launch takes as long
+as its slowest set. With products of equal size, the result is that of a batch in the core-grid model, except for
+rounding in the last bit.
 
 On a GPU, the tiles of all products share waves, and their bytes add up: ``gpu.predict_grouped``.
 """
@@ -75,7 +76,7 @@ class GroupedProblem:
 
     @property
     def m(self) -> int:
-        """The most rows of any product."""
+        """The number of rows of the product with the most rows."""
         return self.groups[0][0]
 
     @property
@@ -85,7 +86,7 @@ class GroupedProblem:
 
     @property
     def rows(self) -> int:
-        """The rows of all products together."""
+        """The number of rows of all products together."""
         return sum(rows * count for rows, count in self.groups)
 
     @property
@@ -105,7 +106,7 @@ Work = EvaluationProblem | GroupedProblem
 def grouped(
     rows: Iterable[int], n: int, k: int, dtype: str = "bf16", out_dtype: str = "", scales: str = ""
 ) -> Work | None:
-    """The launch of products with these rows. A batch, if all have the same number; ``None``, if none has rows."""
+    """A launch of products with these numbers of rows: a batch if all are equal; ``None`` if no product has rows."""
     groups = tuple(sorted(((one, count) for one, count in Counter(rows).items() if one), reverse=True))
     if len(groups) > 1:
         return GroupedProblem(groups, n, k, dtype, out_dtype, scales)
@@ -113,7 +114,7 @@ def grouped(
 
 
 def work_of(problem: GemmProblem) -> Work:
-    """The work of a kernel's launch. The rows of each group are known only on the device; here they are equal.
+    """The work of a kernel's launch, with equal groups: the rows of each group are known only on the device.
 
     Groups that share their rows (``grouped``) get equal shares, or one more; groups with rows of their own (``masked``)
     use all of them. Both types of fp8 are equally fast, and count as ``fp8``.
@@ -141,8 +142,8 @@ def zipf(experts: int, skew: float) -> list[float]:
 def routed(tokens: int, per_token: int, weights: Sequence[float]) -> list[int]:
     """The rows that each expert gets: in proportion to the weights, but each token goes to an expert at most once.
 
-    Rows are whole numbers: after rounding down, the rest goes to the experts with the largest remainders, the first
-    among equals.
+    Rows are whole numbers: the proportions are rounded down, and the rows that are then left go to the experts with the
+    largest remainders, the first among equals.
 
     Raises:
         InvalidProblem: when fewer experts than ``per_token`` have a weight.
@@ -215,7 +216,7 @@ class _GroupSearch:
         self._single = [EvaluationProblem(part.m, part.n, part.k, 1, part.dtype, part.out_dtype) for part in work.parts]
 
     def bounds(self, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A lower bound of the time of each partition, in microseconds: its largest product, or its sets' average."""
+        """A lower bound of each partition's time in µs: of its longest product or, if longer, its sets' average."""
         compute = memory = np.zeros(grid.shape[1])
         longest = np.zeros(grid.shape[1])
         for one, part in zip(self._single, self._work.parts, strict=True):
@@ -278,7 +279,7 @@ def predict_work(work: Work, gpu: Gpu) -> Prediction:
 
 
 def _dealt(lengths: Sequence[float], counts: Sequence[int], sets: int) -> list[list[int]]:
-    """The number of products of each kind that each set of cores gets."""
+    """For each set of cores, the number of products that it gets of each kind; ``lengths`` has a product's time."""
     dealt = [[0] * len(counts) for _ in range(sets)]
     free = [(0.0, number) for number in range(sets)]
     heapify(free)

@@ -22,9 +22,9 @@ class Hardware:
     Args:
         name: the accelerator's name.
         num_cores: the number of cores that share the work, at most 65 536.
-        cube_m: rows of the block that its matrix unit multiplies in one cycle.
-        cube_k: the block's length along k.
-        cube_n: its columns.
+        cube_m: rows of A in the block that a core's matrix unit multiplies in one cycle.
+        cube_k: columns of A and rows of B in that block.
+        cube_n: columns of B in that block.
         freq_ghz: clock of the matrix unit, in 10⁹ cycles per second.
         sram_bytes: on-chip memory of one core.
         sram_utilization: the share of the SRAM that tiles may fill, above 0, at most 1.

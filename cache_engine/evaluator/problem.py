@@ -66,7 +66,7 @@ class EvaluationProblem:
 
     @property
     def scale_bytes(self) -> tuple[float, float]:
-        """The bytes of scales for each element of A, and for each element of B; padding of rows does not count."""
+        """The bytes of scales per element of A, and per element of B, without the padding of rows."""
         if not self.scales:
             return 0.0, 0.0
         of_a, of_b = Scales(self.scales).sizes(SCALE_BLOCK, SCALE_BLOCK, 4 * SCALE_BLOCK)

@@ -1,12 +1,12 @@
 """The best partition, tile and loop order of the core-grid model: exactly the optimum, ties included, in milliseconds.
 
-Nothing is sampled or given up early. What makes it fast:
+Nothing is sampled, and only candidates that cannot come first are left out. Three properties make the search fast:
 
-- A tile that is no larger in any dimension than one generated before it never comes first, so no tile has to be
-  dropped by comparing: the first of least traffic is the same with and without.
+- A tile that is no larger in any dimension than an earlier tile cannot be the first tile with the least traffic. So
+  such tiles need not be dropped by comparing tiles: the result is the same with them.
 - With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm it
   does not depend on the tile's m, nor with mkn on its n, so the best is the smallest, which leaves most room for k.
-  Each order takes one pass over one dimension. Which n fits next to which m depends on the chip alone and is cached.
+  Each order takes one pass over one dimension. Which n fits next to which m depends only on the chip and is cached.
 - Each partition has a lower bound: its exact computing time, with the traffic that SRAM of that size needs at least.
   Partitions are looked at from the lowest bound on, until none can beat the best.
 """
@@ -50,8 +50,8 @@ else:
 
 
 SLACK = 1 + 1e-9
-"""Bounds are computed with rounding errors. A partition is skipped only if its bound exceeds the best by more than this
-factor.
+"""The factor by which a partition's lower bound must exceed the best latency so far for the partition to be skipped. It
+is above 1 because bounds are computed with rounding errors.
 """
 
 _MOST_TILES = 2**22
@@ -104,7 +104,7 @@ def evaluate(
 
 @lru_cache(maxsize=32)
 def partitions_of(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
-    """All ordered partitions, p_g ascending, then p_m, then p_n; also as rows of an array."""
+    """All partitions of a number of cores, sorted by p_g, p_m, p_n; and the same as an array, a row for each p."""
     divisors = [number for number in range(1, cores + 1) if cores % number == 0]
     partitions = [
         Partition(g, m, n, cores // (g * m * n))
@@ -303,7 +303,7 @@ class _Fits:
 
 
 def most_tiles(hardware: Hardware, in_bytes: int = 1, out_bytes: int = 1) -> tuple[int, int]:
-    """The most tile sizes along m, and along n. They decide the time and memory of a search."""
+    """The most tile sizes that fit the chip along m, and along n; the time and memory of a search grow with them."""
     # A tile of C with one row and column of A and B takes at least this much for each row.
     row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
     column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
@@ -317,5 +317,5 @@ def _fits(hardware: Hardware, in_bytes: int, out_bytes: int) -> _Fits:
 
 
 def _last_least(costs: Any) -> int:
-    """The last position of the lowest cost, which is the largest tile."""
+    """The last index of the lowest cost; as tile sizes ascend, it is that of the largest tile."""
     return len(costs) - 1 - int(costs[::-1].argmin())

@@ -38,7 +38,8 @@ else:
 PUBLISHED_MAPE = {"A100": 6.6, "B200": 9.4, "H100": 6.2, "H200": 7.6}
 """Mean absolute error in percent, on measurements left out of the fit, by GPU: docs/evaluator.md, "The GPU model"."""
 PUBLISHED_MAPE_UNMEASURED = (7.7, 16.1)
-"""The same error for a GPU without measurements, found by predicting each GPU from the others: the best and the worst.
+"""The mean absolute error in percent for a GPU without measurements, found by predicting each GPU from the others: the
+lowest and the highest.
 """
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
@@ -66,7 +67,7 @@ class Measurements:
     dtype: str = "bf16"
 
     def only(self, chosen: NDArray[np.bool_] | slice) -> Measurements:
-        """The chosen measurements."""
+        """The measurements that ``chosen``, a mask or a slice, selects."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ("m", "n", "k", "latency_us")}
         return replace(self, **arrays)
 
@@ -75,14 +76,14 @@ class Measurements:
         return self.only(slice(None, None, stride))
 
     def kept_out(self) -> NDArray[np.bool_]:
-        """For each measurement, whether no fit has seen its (N, K): two in five pairs, by a hash of the pair."""
+        """For each measurement, whether its (N, K) was left out of all fits: two in five pairs, by their hash."""
         pairs = {pair: is_kept_out(*pair) for pair in set(zip(self.n.tolist(), self.k.tolist(), strict=True))}
         return np.array([pairs[pair] for pair in zip(self.n.tolist(), self.k.tolist(), strict=True)], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of predictions, as shares of the measured times.
+    """Errors of predicted times, as shares of the measured times.
 
     Attributes:
         mape, median: the mean and the median of the absolute errors.
@@ -128,7 +129,7 @@ def read_measurements(path: Path, gpu: Gpu | None = None) -> list[Measurements]:
     """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU and type.
 
     The columns are arch, M, N, K, latency_us and, optionally, dtype (default bf16); others are ignored. ``arch`` is a
-    known GPU, such as H100 or h100_sxm; ``dtype`` bf16, fp16, fp8 or int8, or such as bfloat16.
+    known GPU, such as H100 or h100_sxm; ``dtype`` is bf16, fp16, fp8 or int8, or a framework's name, such as bfloat16.
 
     Args:
         gpu: the GPU of all measurements, in place of the column ``arch``, which must then be missing or the same in
@@ -231,7 +232,8 @@ def _lines(file: IO[str], source: str) -> Iterator[str]:
 def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:
     """Yields the errors of predictions on a GPU in one type: over all m, then for each range of m.
 
-    Raises as ``predictions``.
+    Raises:
+        SearchStopped: when ``may_go_on`` returns false.
     """
     gpu = measured.gpu
     calibrated_on = gpu.calibration.source if gpu.calibration else parameters_of(gpu)[0]

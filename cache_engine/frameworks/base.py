@@ -37,7 +37,7 @@ class Surroundings:
         """The cache directories of a framework: first those that the user names, then the one in use, then others.
 
         Args:
-            default: the framework's directory if no variable is set, below the home directory; ``None`` if it has none.
+            default: the framework's directory if no variable is set, as a path below the home directory; or ``None``.
             variables: the environment variables that name another directory, in order of precedence, each with the
                 cache's path below that directory.
         """
@@ -84,10 +84,10 @@ class CacheReader(Protocol):
         """
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """The bytes of one part, unchanged; if the framework wraps a binary in a file of its own, only the binary."""
+        """The bytes of one part of an entry; if the framework wraps a binary in a file of its own, only the binary."""
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
-        """The inputs that decided an entry's key, if the cache states them."""
+        """The inputs that decided an entry's key; a failure if the cache does not state them."""
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """A plan to delete entries so that no process that uses the cache fails; a failure if no safe way is known.
@@ -101,4 +101,4 @@ class Thinning(Protocol):
     """A reader for a framework that can use an entry without its IRs."""
 
     def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """As ``CacheReader.plan_delete``, but for the IRs only: the entries stay, and the framework still uses them."""
+        """A plan to delete only the IRs of entries, which the framework still uses; a failure as of ``plan_delete``."""

@@ -75,7 +75,7 @@ def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(name: str, data: bytes) -> PartKind:
-    """The purpose of a part: by its name, if Triton's, else by its first bytes."""
+    """The purpose of a kernel's file: by its name if Triton made it, else by its first bytes."""
     kind = kind_of(name)
     if kind == PartKind.OTHER and name.endswith(".o"):
         return PartKind.HOST
@@ -85,7 +85,7 @@ def _kind(name: str, data: bytes) -> PartKind:
 
 
 def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
-    """The facts in the compiled code; and for facts that are unknown, the reason."""
+    """The facts in the compiled code, as fields of ``Entry``; and for each unknown fact, the reason in words."""
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.BINARY:
             instances, image = program_in(data)

@@ -1,13 +1,13 @@
 """Checks other frameworks' kernels that come from a pack or from Triton's own cache.
 
-A row of a pack has two parts. For a kernel of ours these are its record and its blob. For another framework's kernel
+A row of a pack has two parts. For a kernel of ours, they are its record and its blob. For another framework's kernel,
 they are a record file of another format version, which programs that do not know bundles skip, and the bundle. The
 record file names the bundle's digest, so that a signature of the record covers both.
 
 Triton's directory is read without following links or running anything. A folder must have the name of Triton's key, and
 the metadata of its kernel must state that key; the CUBIN must be for the stated target and have the stated function.
-Files are taken by name from that folder alone, whatever paths its group file has, because these go out of date when the
-cache is moved.
+Files are taken only from that folder, by their names, because the paths in its group file are wrong after the cache was
+moved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
 
 FORMAT = 1000
-"""The format version of a record file that describes a bundle. No record of a kernel of ours has it."""
+"""The format version of a record file that describes a bundle; records of our kernels have lower versions."""
 
 _OF_GPUS = (190, 224)  # the machines of an ELF image: CUDA, and AMD's GPUs
 _OF_HOST = (".so", ".autotune.json")
@@ -148,7 +148,7 @@ def _check_host_code(group: Group, host_code: bool) -> None:
 
 
 def _check_helion(files: Mapping[str, bytes]) -> None:
-    """Raises ``ValueError`` or ``Unread`` for what is no result of Helion's tuning."""
+    """Raises ``ValueError`` or ``Unread`` if a bundle's files are not a result of Helion's tuning."""
     if [*files] != [CONFIG] or not isinstance(json_object(files[CONFIG]).get("config"), str):
         raise ValueError("it is no result of Helion's tuning")
 
@@ -191,7 +191,7 @@ _NO_KERNELS = {
 class NotTaken:
     """A file or folder that is not imported: its name in the directory, and the reason.
 
-    ``is_wrong`` is true if it should have been a kernel, but is damaged or not what it claims to be.
+    ``is_wrong`` is true if the file or folder has a kernel's name, but is damaged or not what it claims to be.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 Because it is one file, a reader gets all files of one writer or none, whatever is deleted or replaced meanwhile. The
 file is a header (magic, format version, key, SHA-256 of the rest) and a zstd frame with the content of ``Group``. Every
-read checks all of it. ``bundle_facts`` describes what is in a bundle; a hit needs nothing of that.
+read checks the whole file. ``bundle_facts`` describes the kernel of a bundle; a hit does not need this description.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cache_engine.store.publish import publish_file
 
 _FORMAT = 1
 MAX_BYTES = 64 * 1024**2
-"""Of a bundle, also unpacked: hundreds of times the largest seen, and the most that a forged file may allocate."""
+"""The most bytes of a bundle, also unpacked: hundreds of times the largest seen. A forged file allocates no more."""
 _HEADER = struct.Struct("<8sH32s32s")
-"""Magic, format version, key, SHA-256 of what follows."""
+"""The header of a bundle: magic, format version, key, and SHA-256 of all bytes after the header."""
 _MAGIC = b"GEMMGRUP"
 _LEVEL, _FAST_LEVEL = 3, -1  # the second takes a sixth more bytes, and 2 µs less to read
 _BLOCK_BYTES = 4096  # of a disk: a file takes no less
@@ -49,9 +49,9 @@ class Group(msgspec.Struct, frozen=True):
     """A bundle: the files of one kernel.
 
     Attributes:
-        framework: the framework that made them, such as ``triton``.
+        framework: the framework that made the files, such as ``triton``.
         name: the framework's own key of the kernel.
-        index: the file that names the others.
+        index: the name of the file that names the bundle's other files.
         files: the bytes of each file, by name.
         made_at: the time of the compile, in seconds since 1970, UTC; 0 if unknown.
         stages_ms: the milliseconds of each stage of the compile; empty if unknown.
@@ -83,7 +83,7 @@ _decode = msgspec.msgpack.Decoder(Group).decode
 
 @lru_cache(maxsize=16)  # a hit asks twice: for the file, and for what is in it
 def group_key(framework: str, name: str, index: str) -> CacheKey:
-    """The key in our store for another framework's kernel. No kernel of ours has it: theirs are digests of JSON."""
+    """The key in our store for another framework's kernel. It never equals the key of a kernel of ours."""
     return CacheKey(hashlib.sha256("\0".join((framework, name, index)).encode()).hexdigest())
 
 
@@ -94,7 +94,7 @@ def is_plain(name: str) -> bool:
 
 
 class StoredGroup:
-    """A bundle as it is stored, verified by checksum but not unpacked; ``digest`` is that of its content."""
+    """A bundle as it is stored, verified by checksum but not unpacked; ``digest`` is the SHA-256 of its content."""
 
     def __init__(self, key: CacheKey, digest: bytes, packed: memoryview) -> None:
         self.key, self.digest, self.packed = key, digest, packed
@@ -128,8 +128,8 @@ def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None)
 
     Raises:
         CorruptEntry: when the bundle is damaged, or ``Untrusted``.
-        UnknownGroup: when it has another format version.
-        OSError: when it cannot be read.
+        UnknownGroup: when the bundle has another format version.
+        OSError: when its file cannot be read.
     """
     stored = read_stored(layout, key, trust=trust)
     return None if stored is None else stored.group
@@ -193,7 +193,7 @@ _of_thread = threading.local()
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    """The decompressor of this thread. It is kept, because making one takes longer than unpacking a kernel."""
+    """The decompressor of this thread, made once, because making it takes longer than unpacking a kernel."""
     found: zstandard.ZstdDecompressor | None = getattr(_of_thread, "decompressor", None)
     if found is None:
         found = _of_thread.decompressor = zstandard.ZstdDecompressor()

@@ -28,7 +28,7 @@ class CleanedEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeftEntry:
-    """An entry that stays, and why. With ``no_safe_way``, it can be deleted only while no process uses the cache."""
+    """A chosen entry that stays, and why. With ``no_safe_way``, delete it only while no process uses the cache."""
 
     kind: str
     path: str
@@ -39,7 +39,7 @@ class LeftEntry:
 
 @dataclass(frozen=True, slots=True)
 class CleanedPlace:
-    """The sum of the deletions in one cache. ``replaced_by`` is as in ``Place``."""
+    """The number of deleted entries in one cache, and their bytes. ``replaced_by`` is as in ``Place``."""
 
     kind: str
     path: str
@@ -58,16 +58,16 @@ class Cleaning:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the deleted entries."""
+        """The bytes of the deleted entries or, in a dry run, of those that would be deleted."""
         return sum(one.size_bytes for one in self.entries)
 
 
 def cleaning(
     chosen: Iterable[Chosen], plans: Plans, done: Mapping[Place, Deleted], places: Iterable[Place] = ()
 ) -> Cleaning:
-    """The result of carrying out the plans or, before that, the expected result.
+    """The result of carrying out plans; of a plan that was not carried out, the expected result.
 
-    ``places`` are listed also when empty.
+    ``places`` are the caches to list under ``directories``, also those from which nothing is deleted.
     """
     going: dict[Place, Mapping[str, int]] = {}
     staying: dict[Place, Mapping[str, str]] = {}

@@ -17,14 +17,14 @@ from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, Part
 from cache_engine.model.outcome import Failure
 
 MOST_CANDIDATES = 50
-"""The most entries of the same name that are compared to find the nearest one."""
+"""The most entries of the same name that are compared to find the entry nearest to a missing one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An input of the key that differs; ``None`` for a side that does not state it.
+    """An input of the key that differs: its value for the first entry and for the second; ``None`` where unknown.
 
-    ``meaning`` explains the difference.
+    ``meaning`` explains in words what makes such values differ, and how to avoid it.
     """
 
     group: str
@@ -36,9 +36,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class EntriesCompared:
-    """The comparison of two entries: the inputs that differ, the inputs that the cache does not state, differing parts.
+    """The comparison of two entries of a framework.
 
-    ``unknown`` says why an entry's inputs are unknown; empty if both are known.
+    ``differences`` has the inputs of the keys that differ; ``hidden`` names inputs that the cache does not state;
+    ``parts`` names the parts with different bytes. ``unknown`` says why the inputs of one entry are unknown; empty if
+    both are known.
     """
 
     differences: tuple[Difference, ...]
@@ -88,7 +90,7 @@ class DirectoriesCompared:
 
 
 class Comparing:
-    """Compares entries of one framework; reads each entry's inputs once."""
+    """Compares entries of one framework; reads the inputs of each entry's key once."""
 
     def __init__(self, source: CacheReader) -> None:
         self._source = source
@@ -172,9 +174,9 @@ class Comparing:
         return found if isinstance(found, KeyFactors) else KeyFactors(())
 
     def _parts(self, one: tuple[Place, Entry], other: tuple[Place, Entry]) -> tuple[str, ...]:
-        """The parts with different bytes.
+        """The names of the parts with different bytes.
 
-        Index files, which contain paths of their directory, and temporary files do not count.
+        Index files, which contain paths of their directory, and temporary files are not compared.
         """
         first, second = (
             {
@@ -198,7 +200,7 @@ class Comparing:
 
 
 def differences(one: KeyFactors, other: KeyFactors) -> tuple[Difference, ...]:
-    """The inputs that differ, in the order in which the caches state them."""
+    """The inputs that differ between two keys, in the order in which the caches state the inputs."""
     first, second = (_by_name(each.factors) for each in (one, other))
     return tuple(
         _difference(name, first.get(name), second.get(name))
@@ -248,13 +250,13 @@ _RULES = tuple(
         (r"(?i)code", "the code of model or framework was changed"),
     )
 )
-"""Sentences that explain an input, by patterns of its group and name; the first pattern that matches counts."""
+"""Sentences that explain an input, by patterns of its group and name; the first pattern that matches is used."""
 _VARIABLE = "a variable of the environment: set it alike, or not at all, wherever the cache is used"
 _ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
 
 
 def meaning_of(group: str, name: str, one: str | None, other: str | None) -> str:
-    """Explains why an input is ``one`` here and ``other`` there, and how to avoid it; empty if nothing is known."""
+    """A text on why an input is ``one`` for one entry and ``other`` for another, and how to avoid it; may be empty."""
     for pattern, meaning in _RULES:
         if pattern.search(f"{group} {name}"):
             return meaning

@@ -1,12 +1,12 @@
 """Cleans caches that other processes use: plans, and deletes so that no process fails.
 
 Frameworks look up an entry, then read its files one by one, without a lock. If a file is deleted in between, the
-compile fails. So an entry is first made impossible to find. Then comes a wait, in which processes that had found the
-entry finish reading it. Then its folder is renamed and deleted, unless its content has changed: then a process is
-building it again.
+compile fails. So an entry is first made impossible to find. After a wait, in which processes that had found the entry
+finish reading it, its folder is renamed and deleted. A folder whose content has changed meanwhile stays, because a
+process is building the entry again.
 
-Parts that the framework does not need are deleted in the same way: first the index that names them is replaced by one
-that does not, so that the entry can be found all the time.
+Parts that the framework does not need are deleted in the same way: first the index file that names them is replaced by
+an index file without them, so that the entry can be found all the time.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """The rules of a cleaning. Of the entries that the filter selects, it deletes those to which any rule applies.
+    """The rules of a cleaning, which deletes those of the selected entries to which any rule applies.
 
-    Without a rule, it deletes all that the filter selects.
+    Without a rule, it deletes all selected entries. A filter selects the entries before the rules are applied.
 
     Attributes:
         unused_days: entries neither made nor used for this many days, as far as the file system notes uses.
         versions: entries that these versions of their framework made.
-        max_bytes: as many selected entries, the longest unused first, as bring the rest of the selected ones down to
-            this size.
+        max_bytes: the bytes that the selected entries may have afterwards; the longest unused are deleted first.
     """
 
     takes: EntryFilter = EntryFilter()
@@ -172,14 +171,14 @@ _State = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(slots=True)
 class Deleted:
-    """The result of a plan: the ids and bytes of the deleted entries, and for each entry that stays the reason."""
+    """The result of carrying out a plan: the ids and bytes of deleted entries; each entry that stays, and why."""
 
     ids: list[str] = field(default_factory=list)
     size_bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
 
     def count(self, deletion: Deletion, failure: Failure | None) -> None:
-        """Counts one entry, as deleted or, with a failure, as one that stays."""
+        """Adds one entry to the deleted entries or, with a failure, to the entries that stay."""
         if failure is None:
             self.ids.append(deletion.id)
             self.size_bytes += deletion.size_bytes
@@ -211,8 +210,8 @@ def delete(
     """Carries out a plan.
 
     Args:
-        into: receives the result, also if this is interrupted. An entry that was then only made impossible to find is a
-            miss for its framework.
+        into: receives the result, also if the deletion is interrupted. Its framework then does not find an entry that
+            was not deleted yet, and compiles the kernel again.
         on_progress: called with the number of entries processed.
 
     Raises:
@@ -258,13 +257,13 @@ def _delete_files(root: Folder, plan: DeletePlan, into: Deleted, on_progress: Ca
 
 
 def _hide(root: Folder, deletion: Deletion, *, makes_room: bool) -> _State:
-    """Makes an entry impossible to find: unlinks its first files; returns the state of the folder after that.
+    """Makes an entry impossible to find: unlinks the files in ``first``; returns the state of its folder after that.
 
     Args:
         makes_room: on a full disk, delete the old index before writing the new one.
 
     Raises:
-        FileNotFoundError: when another process has deleted the entry: that is the one that unlinked the first file.
+        FileNotFoundError: when another process has deleted the entry, because it unlinked the first file before.
     """
     is_ours = [_unlink(root, file) for file in map(name_of, deletion.first)]
     if not deletion.folder:
@@ -301,8 +300,8 @@ def _rewrite(folder: Folder, file: str, content: bytes, *, is_full: bool = False
     """Replaces a file atomically. Keeps the old file's mode and times, so that the entry does not look newer.
 
     Args:
-        is_full: delete the old file first, which makes room for the new one. The entry is a miss until the new file is
-            written.
+        is_full: delete the old file first, which makes room for the new one. Until the new file is written, the
+            framework does not find the entry.
     """
     name, where = name_of(file), {"src_dir_fd": folder.fileno(), "dst_dir_fd": folder.fileno()}
     old, aside, before = folder.stat(name), f"{DELETED}{uuid.uuid4()}", os.fstat(folder.fileno())
@@ -345,9 +344,9 @@ def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
 
 
 def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure | None:
-    """Unlinks each part that has not changed since ``state``.
+    """Unlinks each part that has not changed since ``state``; returns a failure if the parts stay.
 
-    If two processes do so, the one that unlinks the first part has deleted the parts; the other returns a failure.
+    If two processes do this at once, the process that unlinks the first part succeeds; the other returns a failure.
     """
     is_ours = []
     for name in map(name_of, deletion.parts):
@@ -362,9 +361,9 @@ def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure 
 
 
 def state_of(folder: Folder) -> _State:
-    """The state of a folder, which changes when anything in it is written.
+    """The state of a folder: a value that changes when any file in the folder is written.
 
-    Times alone do not suffice: they may be as coarse as milliseconds.
+    It does not consist of the files' times alone, because times may be as coarse as milliseconds.
     """
     listing = folder.list()
     statuses = {"": os.fstat(folder.fileno()), **listing.files, **listing.folders}
@@ -483,8 +482,9 @@ def _opened(place: Path, rows: Rows) -> sqlite3.Connection:
 def _check_owners(place: Path, folder: Folder, file: str) -> None:
     """Refuses a database that another user can replace, or next to which another user can put a journal.
 
-    When SQLite opens a database and finds a journal, it rolls it back, and deletes the file that the journal names as
-    its super-journal, wherever that is. SQLite opens both by their paths, so all folders above them must be safe too.
+    When SQLite opens a database and finds a journal, it rolls the database back, and deletes the file that the journal
+    names as its super-journal, in whatever folder. SQLite opens the database and the journal by their paths, so all
+    folders above them must be safe too.
     """
     try:
         os.close(open_way(place))
@@ -526,7 +526,7 @@ def _tried(act: Callable[[], _T]) -> _T:
 
 
 def _transaction(database: sqlite3.Connection, rows: Rows, deletions: Sequence[Deletion]) -> list[bool]:
-    """Deletes some rows in one transaction; returns for each whether it existed."""
+    """Deletes rows in one transaction; returns, for each deletion, whether its row existed."""
     began = time.monotonic()
     database.set_progress_handler(lambda: time.monotonic() - began > MOST_HELD_S, 1000)
     database.execute("BEGIN IMMEDIATE")

@@ -16,7 +16,7 @@ from cache_engine.inputs import others_may_change
 from cache_engine.model.architecture import ARCHITECTURES, runs_on
 
 LEFT_AFTER_S = 600.0
-"""Seconds after which a temporary file cannot be that of a running compile."""
+"""Seconds after its last change until a temporary file is reported: a running compile would have ended by then."""
 
 
 class Ailment(StrEnum):

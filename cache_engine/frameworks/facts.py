@@ -75,11 +75,11 @@ _NOT_IN_IMAGE = {
     "shared_bytes": "it has no code",
     "digest": "",
 }
-"""For each fact that is read from a CUBIN, why it may be missing."""
+"""For each fact that is read from a CUBIN, the reason that is given where a CUBIN does not have it."""
 
 
 def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The facts in a CUBIN file, as fields of ``Entry``; and for facts that are unknown, the reason.
+    """The facts in a CUBIN file, as fields of ``Entry``; and for each unknown fact, the reason in words.
 
     Raises:
         FileNotFoundError: when the file has vanished.

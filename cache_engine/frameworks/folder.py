@@ -21,7 +21,7 @@ MOST_TEXT_BYTES = 4 << 20
 MOST_BINARY_BYTES = 256 << 20
 """The size of the largest binary, source or IR that is read."""
 MOST_FILES = 10_000
-"""The most files of one entry: a thousand times the usual. A cache may have any number of entries."""
+"""The most files of one entry: a thousand times the usual. The number of entries in a cache is not limited."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _NO_TRACE = os.O_NOATIME
@@ -94,7 +94,7 @@ class Folder:
 
         Raises:
             FileNotFoundError: when the subfolder has vanished.
-            Unread: when it cannot be read or is not a folder.
+            Unread: when the subfolder cannot be read, or is not a folder.
         """
         first, _, rest = name.partition("/")
         _check_part(first)
@@ -183,7 +183,7 @@ class Folder:
 
 
 class _in_words:  # noqa: N801 (a context manager, which is faster as a class: two for each entry)
-    """Turns an ``OSError`` of the body into ``Unread``, except the error that a file has vanished."""
+    """A context manager that turns an ``OSError`` of its body into ``Unread``, except ``FileNotFoundError``."""
 
     def __enter__(self) -> None:
         pass

@@ -21,7 +21,7 @@ def check_image(folder: Path, targets: Sequence[str], environment: Mapping[str, 
 
     Args:
         folder: the OCI image layout.
-        targets: the targets that will be needed, such as ``sm_90a``.
+        targets: the targets that the server will need, such as ``sm_90a``.
         environment: the environment variables of the server that will mount the image.
 
     Raises:

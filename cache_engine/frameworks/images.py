@@ -5,8 +5,10 @@
     config       labels: the targets, the size, for vLLM where to mount it
     one layer    io.triton.cache/KEY/FILE, or io.vllm.cache/torch_compile_cache/HASH/…; and io.….manifest/manifest.json
 
-Triton names files by absolute paths in its group files, so a cache that is mounted elsewhere than it was made is never
-hit. The paths are written for the place of the mount. Source: ``redhat-et/GKM``, mcv/pkg/cache, commit f0e65de.
+Triton names files by absolute paths in its group files, so a cache that is mounted at another path than it was made
+at is never hit. Therefore the group files in an image name paths below the mount.
+
+Source: ``redhat-et/GKM``, mcv/pkg/cache, commit f0e65de.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Image:
         targets: the targets of the code, such as ``sm_90``.
         entries: the number of Triton's kernels, or of vLLM's graphs.
         left: the entries that were left out, each with the reason.
-        hidden: the variables whose values are not published.
+        hidden: the environment variables whose values are secrets, which are replaced in the image.
         labels: the labels of the image.
         manifest: the content of its manifest.json.
     """
@@ -205,7 +207,7 @@ def _add(tar: tarfile.TarFile, folders: set[str], name: str, data: bytes) -> Non
 
 
 def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
-    """Yields the files of complete entries."""
+    """Yields the paths of the files of complete entries in Triton's cache."""
     entries = []
     for seen in Triton().scan(place, {}):
         if isinstance(seen, ScanFinding):
@@ -224,7 +226,7 @@ def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
 
 
 def _vllm_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
-    """Yields all files, and adds the targets of the CUBINs among them to ``image``."""
+    """Yields the paths of all files in vLLM's cache, and adds the targets of the CUBINs among them to ``image``."""
     where = Surroundings({}, Path("/nonexistent"), Path("/nonexistent"), "", ((VLLM, place.path),))
     for triton in Triton().discover(where):
         if triton.path.is_relative_to(place.path):
@@ -281,7 +283,7 @@ def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
 
 
 def _note_artifact(name: str, image: Image) -> None:
-    """Counts a compiled part of a graph in the graph's row of the manifest; a folder counts once."""
+    """Adds a compiled part of a graph to the count in the graph's row of the manifest, the files of a folder once."""
     parts = name.split("/")
     row = _graph(name, image)
     if row is None or len(parts) < 5:
@@ -423,7 +425,7 @@ def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _tar(file: object, mode: str, **options: int) -> tarfile.TarFile:
-    """A tar that is written or read in turn, from the one or the other of our own files."""
+    """Opens a tar over one of our own file objects, to be written or read from beginning to end."""
     return tarfile.open("", mode, file, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -440,9 +442,9 @@ def _bad_name(folder: Path, name: str, why: str) -> PackUnusable:
 
 
 class _Bounded:
-    """A tar that is read in order. Apart from the content of its files, it may have only a bounded number of bytes.
+    """A tar that is read in order, and refused if it has too many bytes besides the content of its files.
 
-    ``tarfile`` reads a header of any length into memory, long before it names the file of that header.
+    Without this, ``tarfile`` would read a header of any length into memory before it names that header's file.
     """
 
     def __init__(self, file: gzip.GzipFile, refusal: PackUnusable) -> None:

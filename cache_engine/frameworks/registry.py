@@ -146,7 +146,7 @@ def installed_version(kind: str) -> str | None:
 
 
 def is_stale(made_by: str, installed: str | None) -> bool:
-    """Whether an entry was made by another version than the installed one; builds of one version count as the same."""
+    """Whether another version than the installed one made an entry; builds of one version are the same version."""
     return installed is not None and _release(made_by) != _release(installed)
 
 
@@ -181,7 +181,7 @@ def survey(
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over one cache. Bytes are the files' sizes; counters are by the text shown."""
+    """Sums over the entries of one cache. Bytes are the files' sizes; the keys of counters are the texts shown."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -196,7 +196,7 @@ class Sums:
     findings: list[ScanFinding] = field(default_factory=list)
 
     def add(self, seen: Seen) -> None:
-        """Counts an entry or a finding."""
+        """Adds an entry to the sums, or a finding to the list of findings."""
         if isinstance(seen, ScanFinding):
             self.findings.append(seen)
         if not isinstance(seen, Entry):
@@ -248,7 +248,7 @@ class EntryFilter:
 
 
 def search_text(place: Place, entry: Entry) -> str:
-    """The lower-case text in which a search looks for words."""
+    """The lower-case text of an entry in which a search looks for words."""
     facts = (entry.name, entry.id, entry.arch, entry.version, entry.compiler, place.kind)
     config = (f"{name}={value}" for name, value in entry.config.items())
     return " ".join((*filter(None, facts), *config)).lower()

@@ -1,8 +1,8 @@
-"""Restores a snapshot below a root, as far as the frameworks can use it there.
+"""Restores a snapshot below a root directory: the entries that their frameworks can use at that path.
 
-Every file is checked, written beside the caches and then renamed into them, a folder at a time where it is new. Nothing
-that is there is replaced. A kill leaves complete entries, at most one of Triton's that it compiles again, and a folder
-that the next restore deletes.
+Every file is checked, written beside the caches and then renamed into them, as a whole folder if that is new. No
+existing file is replaced. If the process is killed, the caches have complete entries and at most one incomplete entry
+of Triton, which Triton compiles again; the next restore deletes the folder of files that were not renamed yet.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 @dataclass
 class Restored:
-    """The outcome of restoring.
+    """The result of restoring a snapshot.
 
     Attributes:
-        made_at: of the bundles of entries that were restored, by key.
-        there: entries of which each file was there already.
-        missing: entries that the store does not have.
-        left: the reasons for those that were left out, with the number of each.
+        made_at: for each restored entry, by its bundle's key, when that was made, in seconds since 1970.
+        there: the number of entries whose files all existed already.
+        missing: the number of entries that the store does not have.
+        left: for each reason to leave out entries, their number.
     """
 
     made_at: dict[CacheKey, float] = field(default_factory=dict)
@@ -65,9 +65,9 @@ def restore(
     """Restores the entries of a snapshot that the store has.
 
     Args:
-        environment: of the command that will use them.
-        untrusted: why the snapshot may bring no code for the host; empty where it may.
-        is_alone: whether no other process restores below this root, so that what a killed one left can be deleted.
+        environment: the environment of the command that will use the caches.
+        untrusted: why code for the host must not be restored from this snapshot; empty if it may be.
+        is_alone: whether no other process restores below this root, so that files of a killed restore can be deleted.
 
     Raises:
         OSError: when the root cannot be written; what was restored until then is complete.
@@ -97,7 +97,7 @@ def _refusal(
     saved: SavedEntry, contents: Mapping[str, bytes], snapshot: Snapshot, root: Path, environment: Mapping[str, str],
     untrusted: str,
 ) -> str | None:  # fmt: skip
-    """The reason why an entry would not be used at this root, or may not be; ``None`` where it is restored."""
+    """The reason not to restore an entry: its framework would not use it here, or it is untrusted; ``None`` if none."""
     folder = saved.files[0].path.partition("/")[0]
     variable = CACHES[folder]
     if environment.get(variable) != str(root / folder):
@@ -116,12 +116,12 @@ def _refusal(
 
 
 def _counts(saved: SavedEntry) -> int:
-    """1, but 0 for the sources of an operation of FlashInfer, which are an entry too."""
+    """The number that an entry adds to a count: 1, but 0 for the sources of an operation of FlashInfer."""
     return int(not saved.files[0].path.startswith("flashinfer/") or "/cached_ops/" in saved.files[0].path)
 
 
 def _files(root: Path, saved: SavedEntry, contents: Mapping[str, bytes]) -> dict[str, tuple[bytes, int, int]]:
-    """The content, mode and time of each file by its path below the root; one that names others is last."""
+    """The content, mode and time in ns of each file, by its path below the root; Triton's group file is last."""
     found = {}
     for file in sorted(saved.files, key=lambda file: file.path.rpartition("/")[2].startswith(GROUP_FILE)):
         name = name_of(file.path)
@@ -131,9 +131,9 @@ def _files(root: Path, saved: SavedEntry, contents: Mapping[str, bytes]) -> dict
 
 
 def _place(root: Path, staging: Path, files: Mapping[str, tuple[bytes, int, int]]) -> bool:
-    """Moves the files of an entry into the caches; returns whether any was new.
+    """Writes the files of an entry into the caches, except those that exist; returns whether any was new.
 
-    Raises ``Unread`` if a file with other content is there.
+    Raises ``Unread`` if a file exists with other content.
     """
     new = {name: each for name, each in files.items() if not _is_there(root, name, each[0])}
     if not new:
@@ -158,7 +158,7 @@ def _place(root: Path, staging: Path, files: Mapping[str, tuple[bytes, int, int]
 
 
 def _is_there(root: Path, name: str, data: bytes) -> bool:
-    """Whether a file with this content is there; raises ``Unread`` where there is another one."""
+    """Whether a file exists with this content; raises ``Unread`` if it exists with other content."""
     if not os.path.lexists(root / name):
         return False
     with suppress(Unread, FileNotFoundError), Folder(root) as top:
@@ -171,7 +171,7 @@ def _is_there(root: Path, name: str, data: bytes) -> bool:
 
 
 def _is_renamed(folder: Path, target: Path) -> bool:
-    """Renames a folder, unless there is one with files."""
+    """Renames a folder to ``target``, unless that is a folder with files; returns whether it was renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.rename(folder, target)
@@ -183,7 +183,7 @@ def _is_renamed(folder: Path, target: Path) -> bool:
 
 
 def _link(file: Path, target: Path) -> None:
-    """Moves a file to a name that is free; raises ``FileExistsError`` where it is not."""
+    """Moves a file to the path ``target``; raises ``FileExistsError`` if that exists."""
     try:
         os.link(file, target)  # the one way that replaces nothing; the first name is deleted in the end
     except OSError as error:

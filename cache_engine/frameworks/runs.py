@@ -1,4 +1,4 @@
-"""The reports of the last runs in a store, a file each."""
+"""The reports of the last runs of ``gemm-cache run``, each a file in the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(Run).decode
 
 
 def keep_run(layout: StoreLayout, run: Run) -> None:
-    """Stores a report, of its kernels the first 1,000, and deletes those before the last 50. Raises ``OSError``."""
+    """Stores a run's report, with at most 1,000 compiles, and keeps the last 50 reports. Raises ``OSError``."""
     path = layout.run_path(run.started_at, os.getpid())
     late_first = sorted(run.compiled, key=lambda one: one.phase)  # those after it was ready
     data = msgspec.json.encode(msgspec.structs.replace(run, compiled=late_first[:_MOST_KERNELS]))
@@ -33,7 +33,7 @@ def keep_run(layout: StoreLayout, run: Run) -> None:
 
 
 def kept_runs(layout: StoreLayout) -> list[Run]:
-    """The stored reports, the newest first; one that cannot be read is left out."""
+    """The stored reports, the newest first, without those that cannot be read."""
     found = []
     for name in reversed(_names(layout)[-MOST_KEPT:]):
         with suppress(OSError, CorruptEntry, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -43,7 +43,7 @@ def kept_runs(layout: StoreLayout) -> list[Run]:
 
 
 def cause_of(compiled: Compiled, earlier: Iterable[Run]) -> str:
-    """The cause of a compile: as the run saw it, or that an earlier one had compiled it and its files were gone."""
+    """The cause of a compile: as its run saw it, or ``GONE`` if an earlier run had compiled the same kernel."""
     known = (one for run in earlier for one in run.compiled if one.id == compiled.id)
     if compiled.cause != AGAIN and any(one.framework == compiled.framework for one in known):
         return GONE
@@ -51,14 +51,14 @@ def cause_of(compiled: Compiled, earlier: Iterable[Run]) -> str:
 
 
 def causes_of(run: Run, earlier: list[Run]) -> list[tuple[str, int, int]]:
-    """The causes of a run's compiles, with those before and after it was ready, the most frequent first."""
+    """The causes of a run's compiles: each with the number before and after it was ready, the most frequent first."""
     counts = Counter((cause_of(one, earlier), one.phase == "after") for one in run.compiled)
     names = {name: counts[name, False] + counts[name, True] for name, _ in counts}
     return [(name, counts[name, False], counts[name, True]) for name in sorted(names, key=lambda name: -names[name])]
 
 
 def _names(layout: StoreLayout) -> list[str]:
-    """The names of the files, the oldest first."""
+    """The file names of the stored reports, the oldest first."""
     with suppress(FileNotFoundError):
         return sorted(name for name in os.listdir(layout.runs) if is_run_name(name))
     return []

@@ -1,8 +1,8 @@
-"""Snapshots: what the root of a run held, as bundles of a store.
+"""Snapshots: the entries of all caches below the root directory of a run, stored as bundles.
 
-An entry of a framework's cache is a bundle: its files, and a description with their paths, modes and times, the digest
-of which is its name. So what two snapshots share is stored once. The snapshot itself is one more bundle, with the keys
-of its entries; a signature of it covers every byte of them. They travel in packs and remotes as other bundles do.
+Each entry is a bundle: its files, and a description with their paths, modes and times. A bundle is named by the digest
+of this description, so an entry that two snapshots share is stored once. The snapshot itself is one more bundle, with
+the keys of its entries; its signature covers every byte of them. Packs and remotes carry these bundles as any other.
 
 Files that a process would run, or unpickle, are host code: see docs/decisions/0028.
 """
@@ -48,9 +48,9 @@ from cache_engine.store.layout import StoreLayout
 FRAMEWORK, ENTRY, SNAPSHOT = "snapshot", "entry.json", "snapshot.json"
 FORMAT = 1
 JAX_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
-"""The variable without which JAX has the path of its cache in every key: ``none`` keeps it out."""
+"""The environment variable that, set to ``none``, keeps the path of JAX's cache out of its keys."""
 GROUP_FILE = "__grp__"
-"""The prefix of the file of Triton's that names the others by their absolute paths; it is written last."""
+"""The prefix of Triton's group file, which names the kernel's other files by their absolute paths; written last."""
 
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -59,17 +59,17 @@ _FOR_GPUS = re.compile(
     rf"(?:triton|vllm/torch_compile_cache/.+/triton(?:_cache|/\d+))/{_KEY}/[^/]+"
     r"|cupy/[0-9a-f]{32,64}\.(?:cubin|ltoir|hsaco)(?:\.cu)?|cutile/cache\.db|compute_cache/.+|deepgemm/.+"
 )
-"""Paths of files that their framework gives to a GPU, or reads as JSON. Whatever is elsewhere may be host code."""
+"""Paths of files that their framework gives to a GPU, or reads as JSON. A file with any other path may be host code."""
 _OF_GPUS = (None, 190, 224)  # no ELF image at all, or one of CUDA or of AMD's GPUs
 _OPAQUE = ("jax", "inductor", "compute_cache", "flashinfer")
-"""Frameworks of which entries without a known layout are part of the cache."""
+"""Frameworks whose entries are saved although their layout is not known here."""
 _STILL_S = 2.0
-"""Seconds without a change after which an entry without a known layout counts as complete."""
+"""Seconds without a change after which an entry without a known layout is taken as complete."""
 _MOST_ENTRIES, _MOST_PATH = 50_000, 4_000
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """A file: its path below the root, as ``id_of`` writes it, permissions, time in nanoseconds, and SHA-256."""
+    """A file of an entry: its path below the root, as ``id_of`` writes it, permissions, time in ns, and SHA-256."""
 
     path: Annotated[str, msgspec.Meta(max_length=_MOST_PATH)]
     mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)]
@@ -78,7 +78,7 @@ class SavedFile(msgspec.Struct, frozen=True):
 
 
 class SavedEntry(msgspec.Struct, frozen=True):
-    """The description of an entry: its framework, its name for people, and its files in the order of their writing."""
+    """The description of an entry: its framework, its name for people, and its files in the order of writing."""
 
     format: int
     kind: str
@@ -87,11 +87,11 @@ class SavedEntry(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A snapshot.
+    """The description of a snapshot.
 
     Attributes:
-        root: the path at which it was made, as ``id_of`` writes it.
-        jax_caches: the value of ``JAX_CACHES`` of the process that made it.
+        root: the path of the root directory that was saved, as ``id_of`` writes it.
+        jax_caches: the value of the variable ``JAX_CACHES`` in the process that made the snapshot.
         entries: the keys of its entries' bundles.
     """
 
@@ -105,7 +105,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 @dataclass
 class Saved:
-    """The outcome of saving: entries, their bytes, those that the store did not have, and what was left out and why."""
+    """The result of saving: the number of entries, their bytes, the number new to the store, and why some were left."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -114,7 +114,7 @@ class Saved:
 
 
 def check_name(name: str) -> str:
-    """The name of a snapshot; raises ``UsageError`` where it cannot be one."""
+    """Returns a valid name of a snapshot unchanged; raises ``UsageError`` for any other text."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} cannot name a snapshot; use letters, digits, dots, _ and -, at most 100")
     return name
@@ -135,12 +135,12 @@ def save(
     """Stores the complete entries below a root. A snapshot of this name is replaced, but not its entries.
 
     Args:
-        environment: of the command, which says where the caches are.
-        sign: makes the bytes of a record file that carry a signature.
+        environment: the environment of the run's command, which says where the caches are.
+        sign: a function that adds a signature to the bytes of a record file.
 
     Raises:
         UsageError: when the root has no complete entry.
-        OSError: when the store cannot be written; an earlier snapshot of this name is then as it was.
+        OSError: when the store cannot be written; an earlier snapshot of this name then stays unchanged.
     """
     done = Saved()
     keys: list[CacheKey] = []
@@ -176,7 +176,7 @@ def _is_stored(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def _entries(root: Path, environment: Mapping[str, str], done: Saved) -> Iterator[tuple[SavedEntry, dict[str, bytes]]]:
-    """The complete entries below a root, and the content of their files by digest."""
+    """Yields each complete entry below a root, with the content of its files by digest."""
     sources, still_at = load_sources(), time.time() + _STILL_S
     found = [place for place in sources.places(surroundings((), environment)) if not place.replaced_by]
     places = [place for place in found if _below(root, place) is not None]
@@ -200,7 +200,7 @@ def _entries(root: Path, environment: Mapping[str, str], done: Saved) -> Iterato
 
 
 def _below(root: Path, place: Place) -> str | None:
-    """The path of a place below the root, whose first folder is the framework's; ``None`` where it is elsewhere."""
+    """A cache's path below the root; ``None`` if the path does not begin with the folder of a framework."""
     if not place.path.is_relative_to(root) or place.path == root:
         return None
     below = str(place.path.relative_to(root))
@@ -208,7 +208,10 @@ def _below(root: Path, place: Place) -> str | None:
 
 
 def _entry(root: Path, place: Place, entry: Entry, still_at: float) -> tuple[SavedEntry, dict[str, bytes]]:
-    """An entry; one without a known layout may not change until ``still_at``, for which all wait once."""
+    """An entry's description, and its files by digest. Raises ``Unread`` if it may be incomplete.
+
+    An entry of an unknown layout must not have changed for two seconds; ``still_at`` is when this wait ends for all.
+    """
     names = [name_of(part.file) for part in entry.parts if part.kind != PartKind.TEMPORARY]
     if len(names) >= MOST_FILES:
         raise Unread(Fault.TOO_MANY, f"it has {len(names):,} files; fewer than {MOST_FILES:,} are saved")
@@ -233,7 +236,7 @@ def _entry(root: Path, place: Place, entry: Entry, still_at: float) -> tuple[Sav
 
 
 def _database(root: Path, place: Place) -> tuple[SavedEntry, dict[str, bytes]]:
-    """The database of cuTile as it was at one moment: cuTile writes it in place."""
+    """The database of cuTile, as it was at one moment, as an entry: its description, and its file by digest."""
     import sqlite3
 
     with Folder(place.path) as top:
@@ -268,11 +271,11 @@ def _described(
 
 
 def with_children(name: str, data: bytes, folder: str) -> bytes:
-    """Rewrites the paths in a group file of Triton's to this folder, or to names alone if it is empty.
+    """Rewrites the paths in a group file of Triton to this folder, or to file names alone if ``folder`` is empty.
 
-    Returns other files unchanged.
+    Returns any other file unchanged.
 
-    Raises ``Unread`` if it cannot be read as one.
+    Raises ``Unread`` if a group file is not valid, or a path is not UTF-8.
     """
     file = name.rpartition("/")[2]
     if not file.startswith(GROUP_FILE) or not file.endswith(".json"):
@@ -294,17 +297,17 @@ _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
 
 
 def read_snapshot(layout: StoreLayout, name: str) -> tuple[Snapshot, bytes] | None:
-    """A snapshot and the bytes that its signature covers; ``None`` where the store has none of this name.
+    """A snapshot and the bytes that its signature covers; ``None`` if the store has no snapshot of this name.
 
     Raises:
-        CorruptEntry, UnknownGroup: when it is damaged, or of another version.
+        CorruptEntry, UnknownGroup: when the snapshot is damaged, or of another format version.
     """
     group = read_group(layout, snapshot_key(name), trust=layout.trust)
     return None if group is None else (snapshot_in(group), group.files[SNAPSHOT])
 
 
 def snapshot_in(group: Group) -> Snapshot:
-    """The snapshot in a bundle; raises ``CorruptEntry``."""
+    """The snapshot that a bundle contains; raises ``CorruptEntry`` if it contains no valid snapshot."""
     snapshot = _decoded(_decode_snapshot, signed_part(group.files[SNAPSHOT])[0])
     if snapshot.name != group.name:
         raise CorruptEntry(f"it is the snapshot {id_of(snapshot.name[:100])}, and not {id_of(group.name[:100])}")
@@ -314,7 +317,7 @@ def snapshot_in(group: Group) -> Snapshot:
 
 
 def entry_in(group: Group) -> SavedEntry:
-    """The entry in a bundle, every byte of its files checked; raises ``CorruptEntry``."""
+    """The entry that a bundle contains, after checking every byte of its files; raises ``CorruptEntry``."""
     if (group.framework, group.index) != (FRAMEWORK, ENTRY):
         raise CorruptEntry("it is no entry of a snapshot")
     document = group.files[ENTRY]
@@ -337,7 +340,7 @@ def entry_in(group: Group) -> SavedEntry:
 
 
 def host_code_in(saved: SavedEntry, contents: Mapping[str, bytes]) -> str | None:
-    """The first file of an entry that a process may run or unpickle; ``None`` where no file is such a one."""
+    """The path of an entry's first file that a process may run or unpickle; ``None`` if there is no such file."""
     for file in saved.files:
         if not _FOR_GPUS.fullmatch(file.path) or machine_of(contents[file.digest]) not in _OF_GPUS:
             return file.path
@@ -345,7 +348,7 @@ def host_code_in(saved: SavedEntry, contents: Mapping[str, bytes]) -> str | None
 
 
 def host_code_in_bundle(group: Group) -> str | None:
-    """The same for a bundle. Checks every byte, and raises ``CorruptEntry`` if it is not part of a snapshot."""
+    """As ``host_code_in``, for a snapshot's bundle; checks every byte. Raises ``CorruptEntry`` for other bundles."""
     if group.index == SNAPSHOT and [*group.files] == [SNAPSHOT]:
         snapshot_in(group)
         return None
@@ -353,7 +356,7 @@ def host_code_in_bundle(group: Group) -> str | None:
 
 
 def _decoded(decode: Callable[[bytes], _T], data: bytes) -> _T:
-    """The value in a text; raises ``CorruptEntry``, also where it is of another version."""
+    """Decodes JSON bytes; raises ``CorruptEntry`` if they are not valid, or of another format version."""
     try:
         stated = json_object(data).get("format")
         if stated != FORMAT:

@@ -1,7 +1,7 @@
 """Runs a command under a watch: passes on signals and the exit code, checks whether it is ready, and polls its caches.
 
 The command stays in this process's group and session, so a terminal's Ctrl-C reaches it directly; other signals are
-passed on. Processes that it leaves running become children of this one, so that the report can name them.
+passed on. Processes that the command leaves running become children of this process, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _REPORT = signal.SIGUSR1
 _WAITED = {*_PASSED, _REPORT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80
-"""``si_code`` of a signal that the kernel sent, as for Ctrl-C: it went to the whole group, the command included."""
+"""The ``si_code`` of a signal that Linux sent, as for Ctrl-C: to the whole group, so the command got it too."""
 _SET_CHILD_SUBREAPER = 36
 
 Ready = Callable[[], bool]
@@ -53,7 +53,7 @@ class CannotStart(GemmCacheError):
 def answers(url: str) -> Ready:
     """A function that says whether a server answers at an address with a status below 400.
 
-    It returns at once, false if the server does not answer yet.
+    The function does not wait for the server: it returns false if there is no answer yet.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer for the command
     seen, asking = threading.Event(), threading.Thread()
@@ -75,7 +75,7 @@ def answers(url: str) -> Ready:
 
 
 def exists(path: Path) -> Ready:
-    """A function that says whether a file was written after this call; an older file does not count."""
+    """A function that says whether a file was written after the call of ``exists``: false for an older file."""
 
     def stamp() -> tuple[int, int] | None:
         with suppress(OSError):
@@ -91,7 +91,7 @@ class Line:
     """Passes the output of a command on, and notes when one of its lines contains a text."""
 
     def __init__(self, text: str) -> None:
-        """Waits for a line that contains ``text``."""
+        """Stores the text to look for in lines; copies nothing yet."""
         self._text = text.encode()
         self._seen = threading.Event()
         self.seen_at = 0.0
@@ -99,7 +99,7 @@ class Line:
         self._threads: list[threading.Thread] = []
 
     def __call__(self) -> bool:
-        """Whether such a line has come."""
+        """Whether a line with the text has come."""
         return self._seen.is_set()
 
     def follow(self, source: BinaryIO, target: int) -> None:
@@ -109,9 +109,9 @@ class Line:
         self._threads.append(thread)
 
     def end(self) -> None:
-        """Waits until the remaining output is copied, but for no new output.
+        """Waits until all output so far is copied.
 
-        A process that was left running may keep the stream open.
+        It does not wait for the end of the stream, which a process that the command left running may keep open.
         """
         for thread in self._threads:
             thread.join(_ANSWER_S)
@@ -213,14 +213,14 @@ class Supervisor:
 
 
 def _reap(command: int) -> None:
-    """Collects ended processes that the command had left to this one, but not the command itself."""
+    """Waits for the ended processes that the command left to this process, but not for the command itself."""
     with suppress(OSError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != command:
             os.waitpid(ended.si_pid, 0)
 
 
 def _children() -> int:
-    """The number of running processes that the command has left behind; collects those that have ended."""
+    """The number of running processes that the command has left behind; waits for those that have ended."""
     with suppress(OSError):  # it has none, or the system does not list them
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,4 +1,4 @@
-"""Results of tuning in other frameworks' caches: the config that was chosen for a key, and times where a file has them.
+"""Results of tuning in other frameworks' caches: the config that was chosen for each key, and its time if stored.
 
 A file for each key: of Triton ``NAME.autotune.json``, of Inductor and Helion ``DIGEST.best_config``, of FlashInfer
 ``entries/DIGEST.json`` of its managed cache, or one file with all keys. Sources: ``triton/runtime/autotuner.py`` of
@@ -21,7 +21,7 @@ from cache_engine.frameworks.values import MOST_NAME, Fault, Place, ScanFinding,
 ENDINGS = (".autotune.json", ".best_config")
 _FLASHINFER = "flashinfer"
 _OF_FILE = ("_metadata", "_generation", "_records")
-"""Keys of FlashInfer's file that are no results."""
+"""Keys of FlashInfer's file with all results under which there is no result."""
 _NO_CHOICE = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash")
 
 
@@ -31,11 +31,11 @@ class Choice:
 
     Attributes:
         framework: ``triton``, ``inductor``, ``helion`` or ``flashinfer``.
-        name: of the function or operation; of Inductor, whose files have none, a digest.
-        key: what it was tuned for; equal keys of two machines ask for the same.
-        chosen: the config, as text.
-        times_ms: of each config that was tried, where the file has them.
-        file: below the place, as ``id_of`` writes it.
+        name: the name of the function or operation; for Inductor, whose files have no name, a digest.
+        key: what was tuned for, as text; on two machines, equal keys stand for the same question.
+        chosen: the chosen config, as text.
+        times_ms: the milliseconds of each config that was tried; empty if the file has no times.
+        file: the path of the file below the cache's directory, as ``id_of`` writes it.
     """
 
     framework: str
@@ -47,13 +47,13 @@ class Choice:
 
     @property
     def ms(self) -> float | None:
-        """The time of what was chosen."""
+        """The milliseconds of the chosen config; ``None`` if the file has no time of it."""
         return self.times_ms.get(self.chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Different:
-    """A key for which two caches chose differently, and how much slower the worse choice is where one has its time."""
+    """A key for which two caches chose differently; ``slower`` is the time lost by the worse choice, as a fraction."""
 
     first: Choice
     second: Choice
@@ -71,12 +71,12 @@ class TuningCompared:
 
     @property
     def worst(self) -> float | None:
-        """The largest of the differences in time that are known."""
+        """The largest known loss of time, as a fraction of the better config's time; ``None`` if none is known."""
         return max((one.slower for one in self.different if one.slower is not None), default=None)
 
 
 def choices(place: Place) -> Iterator[Choice | ScanFinding]:
-    """The results in a place; a file that cannot be read, or is none, is a finding. Raises ``OSError`` of the place."""
+    """Yields the results in a cache, and a finding for each invalid file. Raises ``OSError`` if it cannot be opened."""
     with Folder(place.path) as top:
         for name in _files(top, "", place.kind == _FLASHINFER):
             try:
@@ -90,7 +90,7 @@ def choices(place: Place) -> Iterator[Choice | ScanFinding]:
 
 
 def _files(folder: Folder, above: str, is_any: bool) -> Iterator[str]:
-    """The names of files that may have results, folders in the order of their names."""
+    """Yields the paths of files that may have results, folders in the order of their names."""
     for item in sorted(folder, key=lambda item: item.name):
         name = f"{above}{item.name}"
         if item.name.endswith(ENDINGS) or (is_any and item.name.endswith(".json")):
@@ -149,13 +149,13 @@ def _line(value: Any) -> str:
 
 
 def _ms(time: Any) -> float | None:
-    """The median of a config's times; ``None`` where it failed."""
+    """A config's time in ms, of a list the first, which is the median; ``None`` where the config failed."""
     found = float(time[0] if isinstance(time, list) else time)
     return found if math.isfinite(found) and found > 0 else None
 
 
 def compare(first: Iterable[Choice], second: Iterable[Choice]) -> TuningCompared:
-    """Two caches' results, key by key; of one key the last that is read counts."""
+    """Compares two caches' results, key by key; if a cache has several results for a key, the last is compared."""
     one, other = ({(each.framework, _asked(each)): each for each in some} for some in (first, second))
     both = [(each, other[key]) for key, each in one.items() if key in other]
     different = [Different(a, b, _slower(a, b)) for a, b in both if a.chosen != b.chosen]
@@ -165,12 +165,12 @@ def compare(first: Iterable[Choice], second: Iterable[Choice]) -> TuningCompared
 
 
 def _asked(choice: Choice) -> str:
-    """The question that was tuned for; Triton's key has only the arguments, so its function belongs to it."""
+    """The key by which results are compared: for Triton with the function, as Triton's key has only the arguments."""
     return f"{choice.name}\0{choice.key}" if choice.framework == "triton" else choice.key
 
 
 def _slower(first: Choice, second: Choice) -> float | None:
-    """The loss by one side's choice according to the other side's times, as a fraction; the larger of the two."""
+    """The time lost by using the other side's config, as a fraction by one side's times; of both sides the larger."""
     found = []
     for timed, chosen in ((first, second.chosen), (second, first.chosen)):
         best, other = timed.ms, timed.times_ms.get(chosen)

@@ -55,10 +55,10 @@ class Place:
     """A cache: the directory or file in which a framework stores its kernels.
 
     Attributes:
-        origin: how it was found: ``default``, the name of an environment variable, ``given``, or the framework whose
-            directory it is in.
-        replaced_by: the environment variable that makes the framework use another directory; empty if it uses this one,
-            or if the user names this one.
+        origin: how the cache was found: ``default``, the name of an environment variable, ``given``, or the framework
+            whose directory it is in.
+        replaced_by: the environment variable that makes the framework use another directory; empty if the framework
+            uses this cache, or if the user names it.
     """
 
     kind: str
@@ -128,7 +128,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """An entry whose stamp is the one that the caller already knows."""
+    """An entry with the stamp that the caller knows from an earlier scan, so it has not changed since."""
 
     id: str
 
@@ -188,7 +188,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The place of entries that are rows of an SQLite database: its file, the table, and the column with their ids."""
+    """The place of entries that are rows of an SQLite database: the file, the table, and the column with the ids."""
 
     file: str
     table: str
@@ -205,7 +205,7 @@ class DeletePlan:
         rows: the database rows, if the entries are in a database; then there is nothing to wait for.
         keeps_folders: whether to keep folders that become empty; a process may just have made such a folder to write
             into.
-        directory: device and inode of the cache's directory when the plan was made; nothing is done in another one.
+        directory: device and inode of the cache's directory when the plan was made; nothing is deleted in another.
     """
 
     deletions: tuple[Deletion, ...]
@@ -217,7 +217,7 @@ class DeletePlan:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that the plan frees."""
+        """The bytes that carrying out the plan frees."""
         return sum(deletion.size_bytes for deletion in self.deletions)
 
 
@@ -225,7 +225,7 @@ _KEY = re.compile(r"[0-9a-f]{12,}")
 
 
 def key_of(id: str) -> str:
-    """The part of an entry's id that is unique in its folder: its file name; of ``NAME.KEY``, the key."""
+    """The end of an entry's id that is unique in its folder: the file name or, of a name ``NAME.KEY``, the key."""
     name = id.rpartition("/")[2]
     key = name.rpartition(".")[2]
     return key if _KEY.fullmatch(key) else name
@@ -242,7 +242,7 @@ def id_of(name: str) -> str:
 
 
 def first_of(names: Sequence[str]) -> str | None:
-    """The first of several kernels' names, as it is shown; ``None`` if there are none."""
+    """The first of several kernels' names, cut to ``MOST_NAME`` letters; ``None`` without names."""
     return id_of(names[0][:MOST_NAME]) if names else None
 
 

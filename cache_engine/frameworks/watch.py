@@ -1,7 +1,7 @@
-"""A watch over the caches that a running command fills: the kernels in them, and those compiled while it ran.
+"""A watch over the caches that a running command fills: counts their kernels, and those compiled while it runs.
 
 A poll reads the directories with the readers of ``frameworks``; nothing is hooked into the command. So kernels that
-stay in memory alone cannot be seen, and the report lists which: it says "0 seen", never "0 compiles".
+stay only in memory cannot be seen. The report lists these kinds of kernels, and says "0 seen", never "0 compiles".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CACHES = {
     "compute_cache": "CUDA_CACHE_PATH",
     "torch_extensions": "TORCH_EXTENSIONS_DIR",
 }
-"""For each framework, its folder below the root of a run, and the variable that makes the framework use it."""
+"""For each framework, its folder below the root of a run: the environment variable that makes it use that folder."""
 
 NVCC = (
     "DG_JIT_NVCC_COMPILER", "FLASHINFER_NVCC_LAUNCHER", "PYTORCH_NVCC", "CMAKE_CUDA_COMPILER_LAUNCHER",
@@ -47,7 +47,7 @@ BEFORE, AFTER = "before", "after"
 """
 
 NEW, OTHER_KEY, AGAIN = "no kernel of this name was there", "it was there under another key", "it was written again"
-"""Causes of compiles, as far as the caches tell them: another key is another version, target, option or source."""
+"""Causes of compiles, as far as the caches show them: another key means another version, target, option or source."""
 
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
@@ -62,7 +62,7 @@ _STAGED = ("triton", "deepgemm")
 _BY_NAME = {
     "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
 }  # fmt: skip
-"""Of caches that are not read, the names of entries that are compiles: programs, graphs and kernels."""
+"""For each cache whose entries are not read, the names of the entries that are compiles: programs, graphs, kernels."""
 _MOST_KERNELS = 10_000
 
 
@@ -71,7 +71,7 @@ class Compiled(msgspec.Struct, frozen=True):
 
     Attributes:
         phase: ``before`` or ``after`` the command was ready.
-        seen_at: when its files were written, else when it was first seen, in seconds since 1970.
+        seen_at: when the kernel's files were written or, if unknown, first seen, in seconds since 1970.
         stages_ms: the milliseconds of each stage of its compile, if the times of its files show them.
         cause: why it was compiled: one of ``NEW``, ``OTHER_KEY`` and ``AGAIN``.
     """
@@ -104,8 +104,7 @@ class Run(msgspec.Struct, kw_only=True):
 
     Attributes:
         exit_code: the command's exit code, or 128 plus the number of the signal that ended it; ``None`` while it runs.
-        ready_at: when the command was ready, in seconds since 1970; ``None`` if it was not, or if there is no sign of
-            it.
+        ready_at: when the command was ready, in seconds since 1970; ``None`` if it was not, or if nothing shows it.
         compiled: the first 10,000 compiles seen; ``frameworks`` counts all.
         not_watched: kinds of compiles that the report cannot see.
         findings: files that could not be read.
@@ -124,12 +123,12 @@ class Run(msgspec.Struct, kw_only=True):
 
     @property
     def found(self) -> int:
-        """The kernels in all caches."""
+        """The number of kernels in all caches of the run."""
         return sum(each.found for each in self.frameworks.values())
 
     @property
     def before(self) -> int:
-        """The kernels that were seen to be compiled before it."""
+        """The number of compiles seen before the command was ready."""
         return sum(each.before for each in self.frameworks.values())
 
     @property
@@ -159,7 +158,7 @@ def redirected(environment: Mapping[str, str], root: Path, launcher: str | None 
 
 
 class Watch:
-    """Polls the caches of a command that has this environment; to be used by one thread."""
+    """Polls the caches of a command that has this environment. Only one thread may use the object."""
 
     def __init__(self, run: Run, environment: Mapping[str, str], sources: Sources | None = None) -> None:
         """Reads the content of the caches before the command starts."""
@@ -213,7 +212,7 @@ class Watch:
         self.run.findings = sorted(self._findings.values())
 
     def _changed(self) -> Iterator[tuple[Place, Entry]]:
-        """Yields complete entries that are new or changed since the last poll; forgets those that are gone."""
+        """Yields complete entries that are new or changed since the last poll; forgets entries that were deleted."""
         places = [place for place in self._sources.places(surroundings((), self._environment)) if not place.replaced_by]
         there: dict[Place, dict[str, str]] = {place: {} for place in places}
         self._findings.clear()
@@ -242,7 +241,7 @@ def not_watched(environment: Mapping[str, str]) -> list[str]:
 
 
 def _stages_ms(place: Place, entry: Entry) -> dict[str, float]:
-    """The milliseconds of each stage of a compile, at whose end a file of the entry is written."""
+    """The milliseconds of each stage of an entry's compile, from the times of the files that end the stages."""
     if entry.compile_ms is not None:
         return {"compile": entry.compile_ms}
     if place.kind not in _STAGED:

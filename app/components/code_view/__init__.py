@@ -1,1 +1,1 @@
-"""Panes of linked code: ``component`` draws them, ``frontend`` is its program."""
+"""Panes with the linked texts of a kernel's code: ``component`` draws them, ``frontend`` is the browser's program."""

@@ -1,4 +1,4 @@
-"""Draws linked code with CodeMirror. Text stays text: nothing is HTML here.
+"""Draws the linked texts of a kernel's code with CodeMirror, as plain text and never as HTML.
 
 The program is a file of this package, built by ``frontend/build.mjs``, which browsers load from this server: Streamlit
 would run a program given as text from a ``blob:`` address, and the page's content security policy forbids that.
@@ -21,11 +21,11 @@ _PACKAGE, _COMPONENT, _BUILT = "gemm-cache", "code", "built"
 
 
 def show(code: Linked, name: str, *, key: str, height: int = 600) -> None:
-    """The panes, and in words what is missing.
+    """Draws a pane for each text of the code, and above them a note for each missing text.
 
     Args:
-        name: what downloaded files are called, without a suffix.
-        height: of the panes, in pixels.
+        name: the name of downloaded files, without a suffix.
+        height: the height of the panes, in pixels.
     """
     for note in code.notes:
         st.text(note)
@@ -41,7 +41,7 @@ def show(code: Linked, name: str, *, key: str, height: int = 600) -> None:
 
 
 MOST_CHARACTERS = 8_000_000
-"""Of all texts together; above, the ends of the longest panes are cut off."""
+"""The most characters of all panes together; if there are more, the longest panes are cut at the end."""
 
 _HINT = "Point at a line, or move the cursor to it: what belongs to it lights up in all panes."
 _UNLINKED = "These panes are not linked: nothing says which of their lines belong together."
@@ -49,7 +49,7 @@ _SUFFIXES = {"cuda": "cu", "python": "py", "ptx": "ptx", "sass": "sass"}
 
 
 def document(code: Linked, name: str, height: int) -> dict[str, Any]:
-    """Everything that the component draws.
+    """The data that the browser's program draws: the panes with their texts and links, and the arguments.
 
     Args:
         name: what downloaded files are called, without a suffix.

@@ -16,13 +16,13 @@ _BIAS = Epilogue(bias=True)
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """The way a model is spread over chips, of which there are ``tensor · data``.
+    """The way in which a model is spread over ``tensor · data`` chips.
 
     Args:
         tensor: the number of chips that share the heads and inner features of each layer.
         expert: the number of groups of chips; each group has other experts, whose inner features its chips share. With
             1, all chips share every expert. The tokens of all chips meet at the experts, as in vLLM.
-        data: the number of copies of everything but the experts; each copy gets an equal share of the tokens.
+        data: the number of copies of all weights but the experts'; each copy gets an equal share of the tokens.
 
     Raises:
         UsageError: when a number is not a whole number of at least 1, or ``expert`` does not divide the number of
@@ -59,7 +59,7 @@ ALONE = Parallel()
 
 
 def layers_of(model: Published, parallel: Parallel = ALONE) -> list[ModelShape]:
-    """A model's matrix multiplications on one chip; where there are two ways of computing, those of both.
+    """A model's matrix multiplications on one chip; if a layer can be computed in two ways, those of both ways.
 
     Raises:
         UsageError: naming the field that a parallel size does not divide.
@@ -120,7 +120,7 @@ class _Split:
     def row(
         self, operation: str, n: int, k: int, layers: int, batch: int = 1, alternative: str = "", phase: str = ""
     ) -> ModelShape:
-        """One shape, with a bias if the model has one there."""
+        """The shape of one operation, with a bias if the model has one in that operation."""
         bias = _BIAS if operation in self._model.biased else NO_EPILOGUE
         return ModelShape(
             self._model.name, operation, batch, n, k, layers, epilogue=bias, alternative=alternative, phase=phase

@@ -47,9 +47,9 @@ class Experts:
     """The mixture of experts of some layers.
 
     Attributes:
-        count, per_token: the number of experts in a layer, and the number of them that a token goes to.
+        count, per_token: the number of experts in a layer, and the number of experts that a token goes to.
         inner: the features between the two products of one expert.
-        shared: the inner features of all shared experts together; every token goes to these.
+        shared: the inner features of all shared experts together; every token goes to the shared experts.
         layers: the number of layers with experts; the others are dense.
     """
 
@@ -143,7 +143,7 @@ class _Fields:
         self._config, self._source = config, source
 
     def whole(self, *names: str, default: int | None = None, least: int = 1, most: int = _MOST) -> int:
-        """The whole number in the first of these fields that exists; null counts as missing."""
+        """The whole number in the first of these fields that exists; a field with null is taken as missing."""
         for name in names:
             value = self._config.get(name)
             if value is not None:
@@ -155,7 +155,7 @@ class _Fields:
         return default
 
     def flag(self, name: str, default: bool) -> bool:
-        """The truth value in a field; null counts as missing."""
+        """The truth value in a field; the default if the field is missing or null."""
         value = self._config.get(name)
         if value is None:
             return default
@@ -164,7 +164,7 @@ class _Fields:
         return value
 
     def numbers(self, name: str) -> list[int]:
-        """The list of layer numbers in a field; null counts as empty."""
+        """The list of layer numbers in a field; empty if the field is missing or null."""
         value = self._config.get(name) or []
         if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
             raise self.wrong(f"{name} must be a list of whole numbers")

@@ -114,7 +114,7 @@ def _number(word: str, name: str, value: str) -> float:
 def _moments(word: str, field: str, operator: str, value: str, now: float) -> tuple[Condition, ...]:
     """Converts an age or a day to moments, rounded to whole seconds.
 
-    The rounding lets a repeated search be the same search, whose answer the dashboard has cached.
+    Without the rounding, a repeated search would be another search, and the dashboard could not use its cached answer.
     """
     age = read_seconds(value)
     if age is not None and operator in _TURNED:
@@ -166,7 +166,8 @@ class Search:
 
     Attributes:
         words: words that the kernel's name, key, shape, target, types, family, compiler or config must contain.
-        patterns: lower-case patterns; each must match one whole word of these texts. ``*`` is any characters.
+        patterns: lower-case patterns; each must match one whole word of the texts that ``words`` lists. ``*`` is any
+            characters.
         shapes: for each model named, its (n, k); the kernel must have one of them.
         targets: for each GPU or architecture named, its targets; the kernel must have one of them.
         conditions: conditions on the kernel's fields.
@@ -301,7 +302,7 @@ def _gpus() -> dict[str, str]:
 
 
 def target_of(name: str) -> str:
-    """The target to compile for a chip, such as ``H100``; any other name is returned unchanged."""
+    """The target to compile for a chip, such as ``H100``; a name that is no chip's is returned unchanged."""
     chip = {each.lower(): target for each, target in _gpus().items()}.get(name.lower())
     return name if chip is None else compiled_for(chip)
 

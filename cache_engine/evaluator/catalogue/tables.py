@@ -39,14 +39,14 @@ class ModelShape:
         operation: the name of the layer, such as ``"qkv"``.
         batch: number of experts or heads computed at once, on one chip.
         n, k: output and input features; the weight is stored n × k.
-        layers: the number of times it occurs in one pass.
+        layers: the number of times that the multiplication occurs in one pass of the model.
         m: the number of rows, if a table gives it; else ``None``.
         epilogue: the operation on the product: a bias, if the model has one for the whole batch.
         experts: the number of the model's experts, if each token goes to some of them only; else 0.
         experts_per_token: the number of experts that a token goes to; 0 without experts.
-        alternative: the way of computing that it belongs to, if there are two: ``"fused"`` or ``"separate"``,
-            ``"expanded"`` or ``"absorbed"``.
-        phase: the phase in which this way is usual, ``"prefill"`` or ``"decode"``; empty for both.
+        alternative: if a layer can be computed in two ways, the way that has this multiplication: ``"fused"`` or
+            ``"separate"``, ``"expanded"`` or ``"absorbed"``; else empty.
+        phase: the phase in which that way is usual, ``"prefill"`` or ``"decode"``; empty for both.
     """
 
     model: str
@@ -69,8 +69,8 @@ class ModelShape:
     def rows(self, tokens: int, mode: Mode = Mode.BATCHED) -> int:
         """The m for a number of tokens: all of them or, for an expert, an equal share of them, rounded up.
 
-        In mode ``grouped``, the rows of all experts on this chip; in ``masked``, all tokens, as all may go to one
-        expert.
+        In mode ``grouped``, it is the sum of the rows of all experts on this chip; in ``masked``, the number of all
+        tokens, because all may go to one expert.
         """
         if not self.experts or mode is Mode.MASKED:
             return tokens
@@ -78,7 +78,7 @@ class ModelShape:
         return -(-tokens * self.experts_per_token * shares // self.experts)
 
     def row_sizes(self, tokens: Sizes, mode: Mode = Mode.BATCHED) -> Sizes:
-        """Every m that these numbers of tokens give. For experts, also the m between those, because shares vary."""
+        """Every m for these numbers of tokens; of an expert also each m in between, because its share varies."""
         if not self.experts or mode is Mode.MASKED:
             return tokens
         # An expert gets at most one row more for a further token, so a range makes a range.
@@ -138,7 +138,7 @@ def shapes_of(model: str | Path) -> list[ModelShape]:
 
 
 def is_table(model: str | Path) -> bool:
-    """Whether ``shapes_of`` reads this as a file."""
+    """Whether ``shapes_of`` reads ``model`` as the path of a CSV file."""
     name = str(model)
     return isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
 

@@ -63,10 +63,10 @@ _log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 10_000
 UNUSED_DAYS = 90.0
-"""The default limits of pruning, per accelerator."""
+"""The days without use after which pruning removes a result, and the most results of an accelerator, by default."""
 
 _OLDEST_SHARE = 10
-"""If there are too many results, pruning removes one in this many, the least recently used first."""
+"""If an accelerator has too many results, pruning removes one in this many, the least recently used first."""
 
 _REST = 10
 """After a write, results are collected for this many times the duration of the write, so that storing many is fast."""
@@ -81,7 +81,7 @@ class Evaluations:
 
     A result is written at once or, if many are found in a row, a moment later together with others. Use the object in a
     ``with``, or call :meth:`close`, to write the last results and usage counts; otherwise they are written when the
-    process ends. A killed process loses at most the results of that moment, which are then searched again.
+    process ends. A killed process loses at most the results not yet written, which are then searched again.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Evaluations:
         evaluation: Evaluation,
         search_ms: float = 0.0,
     ) -> Failure | None:
-        """Stores a result, now or in a moment; returns the reason if that failed. The next write then tries again."""
+        """Stores a result, now or in a moment; returns why a write failed, or ``None``. The next write tries again."""
         new = _new_result(make_entry(problem, mode, evaluation, search_ms, self._now()))
         try:
             decode_entry(new.entry)  # so that no reader rejects its numbers
@@ -189,7 +189,7 @@ class Evaluations:
             _log.warning("could not store results: %s", failure)
 
     def close(self) -> None:
-        """Writes unwritten results and usage counts; safe in a signal handler."""
+        """Writes unwritten results and usage counts; may be called in a signal handler."""
         if holds(self._lock):
             return  # a signal handler during a write; the rest is written at the end of the process
         self.flush()
@@ -253,8 +253,8 @@ class Evaluations:
     def plan_pruning(self, max_entries: int = MAX_ENTRIES, unused_days: float = UNUSED_DAYS) -> list[Pruned]:
         """The results that pruning would remove. Changes nothing.
 
-        That is each result unused for ``unused_days``; and if an accelerator has more than ``max_entries``, a tenth of
-        them, or more if that is not enough, least recently used first.
+        It would remove each result unused for ``unused_days``. If an accelerator has more than ``max_entries`` results,
+        it would also remove the least recently used: a tenth of the results, or more if that is not enough.
         """
         plan: list[Pruned] = []
         for fingerprint in self.fingerprints():
@@ -370,7 +370,7 @@ class Evaluations:
 class _Results:
     """One accelerator's results in this process: its file, and the unwritten ones.
 
-    To be used by one thread at a time.
+    Only one thread at a time may use the object.
     """
 
     def __init__(self, file: ResultFile) -> None:
@@ -385,7 +385,7 @@ class _Results:
         return self.read(key) if unwritten is None else decode_entry(unwritten.entry)
 
     def read(self, key: str) -> Entry | None:
-        """As ``find``, but only results on disk."""
+        """The result for a key on disk, without unwritten results; ``None`` if there is none."""
         try:
             # The snapshot in memory may be old; it is read again when the key is missing.
             raw = self.file.snapshot.cache_entries.get(key) or self.file.load().cache_entries.get(key)
@@ -397,7 +397,7 @@ class _Results:
         return None
 
     def count(self, key: str, *, hit: bool) -> None:
-        """Counts a lookup of this key."""
+        """Counts a lookup of this key as a hit or a miss, in the usage counts that are written later."""
         if hit:
             self.usage.hits[key] = self.usage.hits.get(key, 0) + 1
         else:
@@ -406,7 +406,7 @@ class _Results:
     def write(self, at: float) -> Failure | None:
         """Writes unwritten results and usage counts; returns the reason if that failed.
 
-        They then stay for the next time.
+        After a failure, the next call writes them too.
         """
         if not self.unwritten and not self.usage.hits and not self.usage.misses:
             return None
@@ -457,12 +457,12 @@ def _stored_answer(key: str, entry: Entry) -> Answer:
 
 
 def _new_result(entry: Entry) -> NewResult:
-    """A result as one line with its checksum, whether it was searched now or read from a file."""
+    """A result in the form to be appended to the file: one line with its checksum."""
     return NewResult(entry.key(), entry.metadata.timestamp, entry.metadata.search_time_ms, encode_entry(entry))
 
 
 def _superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pruned]:
-    """The results of an accelerator last used before ``expiry``; if too many remain, also those used longest ago."""
+    """The results of an accelerator that pruning would remove: unused since ``expiry`` or, of too many, the oldest."""
     used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
     too_many = len(used) - max_entries
     count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0

@@ -42,7 +42,7 @@ class Dtypes(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of the search; see ``Evaluation``."""
+    """The result of the search: the times, the operations and bytes, and the choice, as in ``Evaluation``."""
 
     latency_us: _Time
     compute_us: _Part
@@ -58,7 +58,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The origin of a result. ``checksum`` is the XXH3 of everything else; other tools may omit it."""
+    """The origin of a result. ``checksum`` is the XXH3 of all other fields; files of other tools may lack it."""
 
     timestamp: Seconds
     search_time_ms: Ms
@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True):
         return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
 
     def evaluation(self) -> Evaluation:
-        """The result as the search returns it."""
+        """The stored numbers in the form that the search returns."""
         r, m = self.result, self.metadata
         found = msgspec.structs.asdict(r) | {"tile": Tile(**r.tile), "partition": Partition(**r.partition)}
         return Evaluation(**found, searched_partitions=m.num_searched_partitions, searched_tiles=m.num_searched_tiles)
@@ -99,8 +99,9 @@ _decode = msgspec.json.Decoder(Entry).decode
 def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MODEL_VERSION) -> str:
     """The key of a result on one accelerator: such as ``core-grid-1/1x64x7168x2112/bf16-bf16/tp``.
 
-    The evaluator with the major version of its model; G, M, K, N; types; then ``t`` when tiles were searched, ``p``
-    when partitions were, ``r`` when adding up partial sums counts, and the compute rate when it is not 1.
+    The parts are the evaluator with the major version of its model; G, M, K, N; types; then ``t`` when tiles were
+    searched, ``p`` when partitions were, ``r`` when the traffic of adding up partial sums is counted, and the compute
+    rate when that is not 1.
 
     Raises:
         InvalidProblem: when operands have scales, which this model does not know.
@@ -203,7 +204,7 @@ def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
 
 
 def last_used(snapshot: Snapshot, key: str) -> float:
-    """The time when a result was last used or made, in seconds since 1970; 0 if it cannot be read."""
+    """The time when a result was last used or else made, in seconds since 1970; 0 if the result cannot be read."""
     used = snapshot.usage.get(key)
     if used is None:
         with suppress(CorruptEntry):
@@ -220,7 +221,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """A stored result of an older version of the model, which is not used: that version, and its latency."""
+    """A stored result of an older version of the model, which is not used: the version, and its latency in µs."""
 
     model_version: str
     latency_us: float
@@ -228,7 +229,7 @@ class Older:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result, and its origin.
+    """The answer to a request for a result: the result, and whether it was stored or searched now.
 
     Attributes:
         cached: whether the result was already stored; if not, it was searched now.
@@ -251,7 +252,7 @@ class Pruned:
 
     Attributes:
         chip: the name of the accelerator; empty if the file does not have it.
-        last_used: when it was last used, in seconds since 1970.
+        last_used: when the result was last used, in seconds since 1970.
     """
 
     fingerprint: str

@@ -182,7 +182,7 @@ def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes
 
 
 def _described(chip: Hardware) -> _Architecture:
-    """The chip as the reference's file describes it."""
+    """A chip's description in the fields of the reference's file."""
     tflops = chip.peak_flops * chip.rate_of("int8") / 1e12
     cube = (chip.cube_m, chip.cube_n, chip.cube_k)
     return _Architecture(chip.name, chip.num_cores, chip.sram_bytes / 1024, *cube, tflops)
@@ -263,7 +263,7 @@ def _evaluation(theirs: _Entry, problem: EvaluationProblem, mode: SearchMode, ha
 
 
 def _seconds(timestamp: str) -> float:
-    """An ISO 8601 time in seconds since 1970; UTC if it names no zone."""
+    """The seconds since 1970 of an ISO 8601 time, which is in UTC if it names no zone."""
     try:
         time = datetime.fromisoformat(timestamp)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""A command of nvcc as the launcher understands it. A command that it does not understand passes through.
+"""A command of nvcc as the launcher understands it. A command with an unknown option passes through to nvcc.
 
-An option is understood when it is in one of the tables here: then its value and its place are in the key, or it names a
-path that is replaced by a number, or it decides nothing about the output.
+The launcher understands the options in the tables of this module. The key has an option's value and position, or a
+number in place of a path that the option names; an option that does not affect the output is not in the key.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _PLACES = ("output-file o", "dependency-output MF", "dependency-target-name MT",
 _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a digit
 
 _DEBUG = ("generate-line-info", "device-debug", "debug", "source-in-ptx")
-"""Options that put absolute paths into the output, so that paths are in the key."""
+"""Options that put absolute paths into the output, so that the command's absolute paths are in the key."""
 _PASSED = (
     "keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun", "run", "link",
     "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h",
 )  # fmt: skip
-"""Options with a reason of their own."""
+"""Options that are not understood, each with its own count in ``stats``; all others are "unknown option"."""
 _STOPPING = (
     "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES", "PTXAS_FLAGS",
     "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH", "GCC_EXEC_PREFIX",
@@ -90,10 +90,10 @@ class Command:
     Attributes:
         compiler: the path of nvcc, as it was given.
         options: what decides the output, in order, without paths: pairs of name and value.
-        variables: of the environment, those that nvcc and the host's compiler read.
+        variables: the environment variables that nvcc and the host's compiler read.
         roots: directories where includes are looked for, as they were given, each once.
         source, output: paths, as they were given.
-        dependencies: the dependency file to write; ``None`` for none. ``target`` is the name in it.
+        dependencies: the dependency file to write; ``None`` for none. ``target`` is the target named in that file.
         host: the host's compiler, or its directory; empty where none was named.
         has_paths: whether absolute paths are in the output.
     """

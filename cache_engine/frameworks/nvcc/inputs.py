@@ -1,8 +1,8 @@
 """The files that a compile reads: the compiler's own files, the source, includes, and the names that would shadow them.
 
-Files are known by content. A digest is remembered in the store with size, times and inode, so that a hit reads none of
-a thousand headers. A file is named by the root that it is below and its path there, so that a result is found again
-where everything is installed elsewhere.
+Files are compared by digests of their content. The store remembers each digest with the file's size, times and inode,
+so that a hit does not read a thousand headers. A file is named by its root and its path below that root, so that a
+result is found again on a machine where everything is installed elsewhere.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
 
 
 class Digests:
-    """Digests of files, remembered in a store."""
+    """Computes digests of files, and remembers them in a store, so that an unchanged file is not read again."""
 
     def __init__(self, layout: StoreLayout) -> None:
-        """Those that a store remembers; none where its file cannot be read."""
+        """Reads the digests that a store remembers; starts without any if their file cannot be read."""
         self._layout, self._is_new, self._here = layout, False, os.getcwd()
         self._known: dict[str, str] = {}
         self._used: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Digests:
         return digest
 
     def save(self) -> None:
-        """Remembers what is new, if the store can be written."""
+        """Writes the digests to the store if any is new; does nothing if the store cannot be written."""
         if self._is_new:
             data = msgspec.json.encode(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
             with suppress(OSError):
@@ -142,7 +142,7 @@ def _found(name: str, command: Command) -> str:
 
 
 def _compilers_of(prefix: str) -> list[str]:
-    """The files below a prefix that GCC's driver runs to compile, and those that change its options."""
+    """The files below a prefix that GCC's driver runs to compile, and the files that change the driver's options."""
     found = []
     for folder in (f"{prefix}/lib/gcc", f"{prefix}/libexec/gcc"):
         for machine in _names_in(folder):
@@ -188,7 +188,7 @@ class Roots:
         return self._identities() != self._before
 
     def nested(self) -> list[str]:
-        """The directories inside others.
+        """The command's directories that lie inside others of them, each as a text that says where.
 
         On another machine they must be nested alike, since files are named from the outer one.
         """
@@ -200,7 +200,7 @@ class Roots:
         ]
 
     def named(self, path: str) -> tuple[str, str]:
-        """The name of a path: the name of its directory, and the path below that."""
+        """A path as a stored result names it: the name of the directory that it is in, and the path below that."""
         for way, name in self._ways:
             if path.startswith(way) and len(path) > len(way):
                 return name, path[len(way) :]
@@ -209,7 +209,7 @@ class Roots:
         return SOURCE if self.by_name[SOURCE] == "." else HERE, path
 
     def path(self, root: str, name: str) -> str:
-        """The path for such a name; empty if this command has no such directory."""
+        """The path on this machine for a name from ``named``; empty if this command has no such directory."""
         if root == NONE:
             return name
         folder = self.by_name.get(root)
@@ -217,13 +217,14 @@ class Roots:
 
 
 def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots) -> list[str]:
-    """Files that exist where an include might be looked for before the one that was read, sorted.
+    """The existing files that nvcc might find in place of an included one, sorted.
 
-    An include's name is not known, but it is an end of its path. Each end is looked for in each root and in each
-    folder of an include. A result is of use while the same of these exist as when it was made.
+    The text of an ``#include`` is not known, but it is an end of the file's path: for ``a/b/c.h`` also ``b/c.h`` or
+    ``c.h``. Each such end is looked for in each root and in each folder of an included file. A stored result can be
+    served only while the same of these files exist as when it was made.
 
     Args:
-        files: the includes, by root and path.
+        files: the included files, each as the name of its root and its path below that.
         asked: names that a source asks for with ``__has_include``.
     """
     here, found = os.getcwd(), set[str]()
@@ -258,7 +259,7 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
 
 
 def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The wanted names below each folder, by its path. Few folders exist, as few first parts of names do."""
+    """The names of wanted files, by the path of their folder, without paths whose first folder does not exist."""
     by_first: dict[str, list[str]] = {}
     for inside in wanted:
         by_first.setdefault(inside.partition("/")[0], []).append(inside)
@@ -321,6 +322,6 @@ def asked_in(text: bytes) -> set[str]:
 def absolute_in(text: bytes) -> set[str]:
     """The absolute paths that a source includes.
 
-    Their files stay where they are when a directory of the command moves.
+    A result with such a path does not move with the command's directories: the file must be at that path.
     """
     return {os.fsdecode(name) for name in _ABSOLUTE.findall(text)}

@@ -1,7 +1,8 @@
-"""A stored result of a command of nvcc: a bundle with the output, what was printed, and all that was read.
+"""A stored result of a command of nvcc: a bundle with the output, the printed text, and digests of all files read.
 
-Its name is a digest of what is known before a compile: options, variables, the compiler's build and the source. A
-result holds while its includes have the same content too. So a name has a few places, for as many contents.
+A result's name is a digest of what is known before a compile: options, variables, the compiler's build and the source.
+A result can be served while its includes have the same content too. So up to ``PLACES`` results are stored for one
+name, each made with other contents of the includes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a compile that are known before it.
 
     Attributes:
-        options: what decides the output, in order, without paths.
+        options: the options that decide the output, in order, without paths.
         build: digests of the compiler's files, by name.
-        paths: where paths decide the output, or which roots lie in others.
+        paths: the command's directories that lie inside others; and its absolute paths, if the output contains any.
     """
 
     format: Literal[1]
@@ -40,7 +41,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The digest of all of it."""
+        """The SHA-256 of all these facts, by which results are stored."""
         known = [self.format, self.options, self.variables, self.build, self.source, self.paths]
         return sha256(msgspec.json.encode(known, order="sorted")).hexdigest()
 
@@ -49,9 +50,9 @@ class Document(Known, frozen=True, kw_only=True):
     """All facts of a compile.
 
     Attributes:
-        includes: root, path there and digest of each.
+        includes: for each included file, the name of its directory, its path below that, and its digest.
         asked: names that a source asks for with ``__has_include``.
-        shadows: files that exist where an include might be looked for.
+        shadows: files that nvcc might find in place of an included one; see ``inputs.shadows``.
     """
 
     command: str
@@ -65,7 +66,7 @@ _decode = msgspec.json.Decoder(Document).decode
 
 
 def document_of(group: Group) -> Document:
-    """The facts of a result; raises ``CorruptEntry``."""
+    """The facts in a stored result's bundle; raises ``CorruptEntry`` if they cannot be read."""
     try:
         document = _decode(group.files[group.index])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -79,12 +80,12 @@ class Request:
     """A command with what is known before its compile.
 
     Attributes:
-        known: that, as a result has it.
-        name: the digest of it.
+        known: the facts that are known before the compile, in the form that a result stores.
+        name: the digest of these facts.
     """
 
     def __init__(self, command: Command, digests: Digests) -> None:
-        """Reads the source and the build of the compiler; raises ``PassThrough``."""
+        """Reads the source and the build of the compiler; raises ``PassThrough`` if nvcc must run it uncached."""
         self.command, self.digests, self.roots = command, digests, Roots(command)
         text = read_text(command.source)
         if text is None:
@@ -105,22 +106,22 @@ class Request:
         self.name = self.known.name
 
     def place(self, number: int) -> str:
-        """The name of one of its results."""
+        """The name of the stored result with this number, from 0 to ``PLACES`` - 1, for this request."""
         return f"{self.name}-{number}"
 
 
 class Lookup:
-    """The places of a request's results.
+    """The stored results for a request, of which at most one can be served.
 
     Attributes:
-        found: the one that holds, and its facts; ``None`` on a miss.
-        free: the place for a new one.
-        damaged: places of damaged ones.
-        reasons: why others do not hold.
+        found: the result that can be served, and its facts; ``None`` on a miss.
+        free: on a miss, the number of the place where a new result is to be stored.
+        damaged: the numbers of places whose results are damaged.
+        reasons: for each other stored result, why it cannot be served.
     """
 
     def __init__(self, layout: StoreLayout, request: Request) -> None:
-        """Reads them; raises ``OSError``."""
+        """Reads the request's stored results from the store; raises ``OSError``."""
         self.found: tuple[Group, Document] | None = None
         self.damaged: list[int] = []
         self.reasons: list[str] = []
@@ -149,7 +150,7 @@ class Lookup:
 
 
 def difference(document: Document, request: Request) -> str | None:
-    """The reason why a result of the same name does not hold now; ``None`` where it does."""
+    """The reason why a stored result of the request's name cannot be served now; ``None`` if it can."""
     roots, digests = request.roots, request.digests
     for root, name, digest in document.includes:
         now = digests.of(roots.path(root, name))
@@ -162,7 +163,7 @@ def difference(document: Document, request: Request) -> str | None:
 
 
 def differences(document: Document, request: Request) -> list[str]:
-    """The differences from a result of another name, in words."""
+    """The differences between a request and a stored result of another name, one text each."""
     old, new = _facts(document), _facts(request.known)
     found = [f"{one}: now alone" for one in new if one not in old]
     found += [f"{one}: the stored one alone" for one in old if one not in new]
@@ -178,5 +179,5 @@ def _facts(document: Known) -> list[str]:
 
 
 def option_text(name: str, value: str) -> str:
-    """An option as people write it."""
+    """An option as it is written on a command line: ``--name=value``, or ``--name`` without a value."""
     return f"--{name}={value}" if value else f"--{name}"

@@ -1,9 +1,9 @@
 """cuTile's cache: an SQLite database, with a row for each kernel.
 
 Source of the layout: ``cutile_cache/_cache.py`` of cuda-tile 1.7.0. cuTile deletes the database on any error while
-opening it, also if another process holds its lock for five seconds. So it is read here without a lock: from a copy in
-memory if it is not larger than ``MOST_BINARY_BYTES``, else in place, as a file that does not change; afterwards, this
-is checked.
+opening it, also if another process holds its lock for five seconds. So the database is read here without a lock: from
+a copy in memory if it is not larger than ``MOST_BINARY_BYTES``, else in place, as a file that does not change; after
+reading, its file is checked for changes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CuTile(Reader):
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The directory in ``CUDA_TILE_CACHE_DIR``, else the default.
 
-        If caching is off, the directory counts as not in use.
+        If caching is off, the place says that cuTile does not use the directory.
         """
         places = super().discover(where)
         if where.environment.get(_VARIABLE, _BELOW).strip().lower() not in _OFF:
@@ -97,7 +97,7 @@ class CuTile(Reader):
                         yield error.finding(item.name)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """The bytes of a part: a column of a row, or a file."""
+        """The bytes of a part of an entry: a column of its row, or a file."""
         import sqlite3
 
         if part.file:

@@ -31,8 +31,8 @@ _BUILT = re.compile(r"build (?:\S+): (?:cuda_compile|compile) (.+)")
 class FlashInfer(Reader):
     """The reader of FlashInfer's cache.
 
-    No safe way to delete is known: a process writes the build file before it takes the lock, and fails if the file is
-    gone when it builds.
+    No safe way to delete is known: a process writes the build file before it takes the lock, and fails if the build
+    file was deleted before it builds.
     """
 
     kind = "flashinfer"
@@ -89,7 +89,7 @@ def _command(text: str) -> Iterator[Factor]:
 
 
 def _flags(variable: str, words: Sequence[str]) -> Iterator[Factor]:
-    """Yields each flag as a name and a value, so that two commands can be compared whatever their flags' order."""
+    """Yields each flag as a name and a value, so that two commands with another order of flags can be compared."""
     counts: Counter[str] = Counter()
     targets = [word.partition("=")[2] for word in words if word.startswith("-gencode=")]
     if targets:

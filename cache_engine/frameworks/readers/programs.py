@@ -47,7 +47,7 @@ class CuPy(Reader):
     entries = re.compile(r"[0-9a-f]{32,64}\.(cubin|ltoir|hsaco)")
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """The entry of a file; the program's source is in another file."""
+        """The entry of a CUBIN's file; the program's source, in another file, is a part of the same entry."""
         status = above.stat(path)
         if known == stamp_of(status):
             return Unchanged(id_of(path))
@@ -65,7 +65,7 @@ class CuPy(Reader):
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
         """The bytes of a part; of a program only the CUBIN, without the digest and the names before it.
 
-        CuPy cuts off the CUBIN's last byte, a zero, without which NVIDIA's tools read nothing; it is added again.
+        CuPy cuts off the CUBIN's last byte, a zero, without which NVIDIA's tools read nothing; the zero is added here.
         """
         data = super().read(place, entry, part)
         if isinstance(data, Failure) or part.kind != PartKind.BINARY:
@@ -100,7 +100,7 @@ def _facts(root: Folder, name: str) -> Known:
 
 
 def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
-    """The names of template instances before a CUBIN, if there are any, up to the shown length; and the CUBIN."""
+    """The names of template instances in a file's payload, cut where too long to show; and the CUBIN after them."""
     if not payload.startswith(_NAMES_MAGIC):
         return (), payload
     at, found = len(_NAMES_MAGIC), []

@@ -52,7 +52,7 @@ _SELDOM_STORED = {
 
 Match = re.Match[str] | None
 Known = tuple[dict[str, Any], dict[str, str]]
-"""Facts, as fields of ``Entry``, and for unknown ones the reasons."""
+"""Known facts, as fields of ``Entry``; and for each unknown fact, the reason in words."""
 Timed = tuple[os.stat_result | None, dict[str, Any], dict[str, str]]
 """The status of the file whose times are those of the entry, or ``None``; then facts and reasons as in ``Known``."""
 
@@ -70,7 +70,7 @@ class Reader:
         areas: a pattern for the paths of folders that are not entries, but contain entries.
         entries: a pattern for the paths of entries. Other files are listed with their size and age, and not read.
         kinds: the purpose of an entry's files, by their names or the endings of these.
-        stores: the facts that this framework stores, of those that few frameworks store.
+        stores: the facts that this framework stores, among the facts that only a few frameworks store.
         unknown: other fields of ``Entry`` that are unknown for all entries, each with the reason.
     """
 
@@ -84,12 +84,12 @@ class Reader:
 
     @property
     def unknowable(self) -> Mapping[str, str]:
-        """See ``CacheReader.unknowable``."""
+        """The fields of ``Entry`` that are unknown for all entries of this framework, each with the reason."""
         seldom = {fact: what for fact, what in _SELDOM_STORED.items() if fact not in self.stores}
         return {**{fact: f"{self.title} does not store {what}" for fact, what in seldom.items()}, **self.unknown}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """See ``CacheReader.discover``."""
+        """The places where this framework may have a cache; they need not exist."""
         return where.places(self.kind, self.default, **self.variables)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
@@ -153,7 +153,11 @@ class Reader:
         return made(path, stamp, times or folder.status, {"parts": self.parts(path, listing), **facts}, unread)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """The file status, the facts and the reasons for a folder's entry; by default none. Raises ``NoEntry``."""
+        """The facts about the entry in a folder, with the status of the file that dates it; by default no facts.
+
+        Raises:
+            NoEntry: when the folder is no entry.
+        """
         return None, {}, {}
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
@@ -166,7 +170,7 @@ class Reader:
         return Part(id_of(file), kind, size_bytes, id_of(f"{path}/{file}"))
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """See ``CacheReader.read``."""
+        """The bytes of one part of an entry, or the reason why they cannot be read."""
         try:
             with Folder(place.path) as root:
                 return root.read(name_of(part.file), MOST_BINARY_BYTES)
@@ -176,7 +180,7 @@ class Reader:
             return Failure(f"cannot read {part.file}: {error}")
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
-        """See ``CacheReader.key_factors``."""
+        """The inputs that decided an entry's key, or the reason why they cannot be read."""
         try:
             with Folder(place.path) as root:
                 return self.factors(root, entry)
@@ -188,14 +192,15 @@ class Reader:
         return Failure(f"{self.title} stores only the digest of a key's inputs")
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """See ``CacheReader.plan_delete``."""
+        """A plan to delete entries safely, or the reason why there is none."""
         return Failure(f"for {self.title}'s cache no way of deleting is known that no reader of it notices")
 
 
 def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
-    """Makes an entry.
+    """Makes an entry from its path, stamp, facts and reasons for unknown facts.
 
-    ``times`` are those of a file: when it was written and, if the file system notes it, last read.
+    ``times`` is the status of a file: the entry was made when it was written and, if the file system notes reads, used
+    when it was last read.
     """
     last_used_at = times.st_atime if times.st_atime > times.st_mtime else None
     known = {"id": id_of(path), "stamp": stamp, "created_at": times.st_mtime, "last_used_at": last_used_at, **facts}
@@ -203,7 +208,7 @@ def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any],
 
 
 def nothing_known(why: str, state: State = State.COMPLETE) -> Known:
-    """Facts for an entry whose content is not read: none, and for all the reason ``why``."""
+    """The facts about an entry whose content is not read: only its state; the reason for all others is ``why``."""
     return {"state": state}, {"name": why, **without_binary(why)}
 
 
@@ -226,7 +231,7 @@ def plan_local(
 
     Args:
         which: a pattern for the paths of entries that can be deleted in this way.
-        others: why other entries stay.
+        others: the reason why all other entries stay.
     """
     if network := network_file_system(place.path, read_mounts()):
         return Failure(f"it is on {network}, where what a process reads may vanish")
@@ -285,7 +290,7 @@ def stray_file(folder: Folder, name: str, path: str, why: str = STRAY) -> Entry:
 
     Args:
         path: the path below the cache's directory.
-        why: the reason why it is not read.
+        why: the reason why its content is not read.
 
     Raises:
         Unread: when it is neither a file nor a folder, or must not be listed.

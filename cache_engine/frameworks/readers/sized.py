@@ -43,7 +43,7 @@ class Sized(Reader):
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | None:
         """The entry of a file or folder.
 
-        If the framework writes another file at each use of the entry, that is a part of it.
+        A file that the framework writes at each use of an entry is a part of that entry, and no entry itself.
         """
         if path in self.others:
             return None
@@ -83,7 +83,7 @@ def _status(folder: Folder, name: str) -> os.stat_result | None:
 class Jax(Sized):
     """The reader of JAX's cache: a file for each program.
 
-    If JAX limits the size, each has another file with the time of its last use, and there is a lock.
+    If JAX limits the cache's size, each program has a second file with the time of its last use, and the cache a lock.
     """
 
     kind = "jax"
@@ -96,7 +96,7 @@ class Jax(Sized):
 class Inductor(Sized):
     """The reader of Inductor's cache: pickled graphs and generated code, two folders deep.
 
-    Triton's kernels in it are a cache of their own.
+    Triton's kernels inside Inductor's cache are read as another cache.
     """
 
     kind = "inductor"

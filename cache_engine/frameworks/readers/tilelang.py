@@ -78,7 +78,7 @@ class TileLang(Reader):
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """A plan that deletes the CUBINs' folders, each at once.
 
-        This is safe, because tilelang reads such a folder at once too, and treats errors as a miss.
+        This is safe, because tilelang treats any error in reading a CUBIN's folder as a miss.
         """
 
         def deletion(each: Entry) -> Deletion:
@@ -90,7 +90,7 @@ class TileLang(Reader):
 def _parameters(text: bytes) -> Iterator[Factor]:
     """Yields each parameter of a kernel as its type and shape.
 
-    The whole text, if its format is not that of tilelang 0.1.15.
+    Yields the whole text as one input, if its format is not that of tilelang 0.1.15.
     """
     try:
         document = json_object(text)

@@ -74,8 +74,8 @@ READ_WITHIN_S = 3.0
 BUILT_WITHIN_S = 600.0
 """Seconds. A folder that was written more recently may be that of a kernel being compiled."""
 _USES_WITHOUT_IRS = re.compile(r"3\.9\.\d")
-"""The versions that use an entry whose group file names no IR, as tests have shown. They write such entries if
-``TRITON_STORE_BINARY_ONLY`` is set.
+"""The versions of Triton that use an entry whose group file names no IR, as tests have shown. Triton itself writes such
+entries if ``TRITON_STORE_BINARY_ONLY`` is set.
 """
 _HIDDEN = (
     "the build of Triton: its version is stored, and the key has a digest of its files",
@@ -137,7 +137,7 @@ class Triton(Reader):
         return factors_in(document, root.read(name_of(source.file), MOST_BINARY_BYTES) if source else None)
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """A plan that deletes the group file first: without it, Triton compiles the kernel again. See ``deletion``."""
+        """A plan that deletes the group file first: without that file, Triton compiles the kernel again."""
         return _plan(place, entries, _deletion)
 
     def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
@@ -186,7 +186,7 @@ def vllm_places(where: Surroundings) -> Iterator[Place]:
 
 
 def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
-    """The deletion of an entry; raises ``Unread`` if it must stay, ``FileNotFoundError`` if it is gone."""
+    """The deletion of an entry; raises ``Unread`` if the entry must stay, ``FileNotFoundError`` if it was deleted."""
     name = name_of(entry.id)
     if not stat.S_ISDIR(root.stat(name).st_mode):
         raise Unread(Fault.NOT_A_FILE, "it is no folder of Triton's")
@@ -209,7 +209,7 @@ def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
 
 
 def _thinning(place: Path, root: Folder, entry: Entry, now: float) -> Deletion:
-    """The deletion of an entry's IRs; raises as ``_deletion``."""
+    """The deletion of an entry's IRs; raises ``Unread`` if they must stay, ``FileNotFoundError`` if it was deleted."""
     with root.enter(name_of(entry.id)) as folder:
         state, files = state_of(folder), folder.list().files
         # After that look: what was written before it is found to be new here, what comes later changes the state.
@@ -286,7 +286,7 @@ def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
 
 
 def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) -> Known:
-    """The facts about an entry, apart from its files and times; and for unknown facts the reasons."""
+    """The facts about an entry, without its files and times; and for each unknown fact, the reason in words."""
     if not _KEY.fullmatch(path.name):
         return {"state": State.UNREAD}, {"name": "it is not named as Triton names a key"}
     if groups:
@@ -332,7 +332,7 @@ def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> Known:
 
 
 def _elsewhere(here: Path, children: object) -> str | None:
-    """The first path in a group file that leads to another folder: Triton reads that file, wherever it is."""
+    """The first path in a group file that leads to another folder, where Triton then reads; ``None`` if none does."""
     if not isinstance(children, dict):
         return None
     folder = str(here)
