@@ -149,7 +149,7 @@ def least_latency(hardware: Hardware, compute: NDArray[np.float64], memory: NDAr
 
 
 class BlockSearch:
-    """Finds the tilings of one problem's blocks, each once."""
+    """Finds, once for each block of one problem, the tiling that moves the fewest bytes; a block is one core's part."""
 
     def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> None:
         check_unscaled(problem)

@@ -65,7 +65,7 @@ class Cleaning:
 def cleaning(
     chosen: Iterable[Chosen], plans: Plans, done: Mapping[Place, Deleted], places: Iterable[Place] = ()
 ) -> Cleaning:
-    """The result of carrying out plans; of a plan that was not carried out, the expected result.
+    """The result of carrying out plans; for a plan that is not in ``done``, as in a dry run, what it would delete.
 
     ``places`` are the caches to list under ``directories``, also those from which nothing is deleted.
     """

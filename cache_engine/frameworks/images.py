@@ -386,7 +386,10 @@ def _targets(summary: str) -> Iterator[str]:
 
 
 def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yields the name and content of each file of the cache; counts the files, and reads the image's manifest.json."""
+    """Yields the name and content of each file of the cache in a layer.
+
+    Meanwhile it fills in ``image``: the number and the bytes of these files, and the content of manifest.json.
+    """
     prefix = f"io.{image.kind}.cache/"
     for name, size, content in _members(folder, layer):
         if name == f"io.{image.kind}.manifest/manifest.json" and size <= _MOST_CONFIG_BYTES:

@@ -265,8 +265,9 @@ def ready_kernel(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, m
     Args:
         key: the problem, everything else that the result of ``find`` depends on, and, for a kernel with its own
             workspace, the stream.
-        make: makes a kernel of ``light_kernels``, without a workspace; by default a ``LoadedKernel`` with its own
-            workspace is made, and CuPy multiplies if no kernel is ready.
+        make: makes the object to launch, from a kernel's code or, if no kernel is ready, without one. These objects
+            have no workspace and are kept in ``light_kernels``. By default: a ``LoadedKernel`` with its own
+            workspace, or CuPy if no kernel is ready.
     """
     ready = (_kernels if make is None else light_kernels).find(gpu, key)
     if ready is None or (ready.better is not None and ready.better.ready):
