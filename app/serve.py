@@ -2,7 +2,7 @@
 
 When a page of another origin asks for data, Streamlit 1.67 looks up this machine's external address at a public
 service, to decide whether that origin is the dashboard itself. ``gate`` refuses such pages before that; if a later
-version looks the address up in another case, ``no_address`` still answers that there is none.
+version looks the address up in another case, ``no_address`` still returns ``None``.
 
 Started as ``serve.py OPTIONS``, a JSON object of Streamlit's options.
 """

@@ -148,7 +148,7 @@ _OF_TABLES = {
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
-    """The form of a single shape: the options that choose its kernel, those that are often changed first."""
+    """The form of a single shape: the options that choose its kernel, the most often changed at the top."""
     return (
         *(one for name, one in _OF_PROBLEM.items() if name in _ALWAYS_SHOWN),
         Field("arch", "Target", FieldKind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),

@@ -72,7 +72,7 @@ def kernel_address(key: str) -> str:
 
 
 def kernel_title(row: Row) -> str:
-    """A kernel in one line that tells it from others: ``"4096×7168×2048 bf16 sm_90 · 128x128x32_w2x2_s4"``.
+    """A kernel in one line, such as ``"4096×7168×2048 bf16 sm_90 · 128x128x32_w2x2_s4"``.
 
     Args:
         row: the kernel's row in the index. An adapted kernel has no problem in its row: its title is its name.

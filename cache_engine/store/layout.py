@@ -249,7 +249,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def proofs(self) -> Path:
-        """The folder of proofs of kernel families, created with the first proof."""
+        """The folder of proofs: whether a kernel family computed right on a device; created with the first proof."""
         return self.root / "proofs"
 
     def proof_path(self, name: CacheKey) -> str:

@@ -205,9 +205,9 @@ class Board:
 
 
 class Heart:
-    """A thread of a worker's main process.
+    """The heartbeat of a worker: a thread of its main process.
 
-    It writes on the board at regular intervals that the worker lives, as long as the main process works.
+    At regular intervals it writes on the board that the worker is alive, but only while ``is_well`` says so.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Heart:
         """Starts the thread.
 
         Args:
-            is_well: whether the main process still works; if not, nothing is written.
+            is_well: returns whether the main process still makes progress; if not, nothing is written.
             file: a file to touch each time, whether or not the broker answers.
         """
         self._board, self._name, self._present, self._is_well, self._file = board, name, present, is_well, file

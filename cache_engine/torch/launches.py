@@ -260,7 +260,7 @@ class _ByTorch:
     name: str = "PyTorch"
 
     def __call__(self, operands: Operands) -> None:
-        raise NotImplementedError("the caller multiplies")
+        raise AssertionError(f"no kernel to launch with {operands}: the caller computes PyTorch's own product")
 
 
 class _Loaded:
