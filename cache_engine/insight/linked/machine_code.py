@@ -58,8 +58,9 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
     live, stalls = [0] * len(kept), [-1] * len(kept)
     for row in (row for rows in functions for row in rows if row.line):
         live[row.line - 1], stalls[row.line - 1] = row.live, row.high >> _STALL_AT & 15
-    known = _KNOWN_TARGET.search(registers) is not None
-    return PaneText(SASS, "sass", kept, chains, found_ptx, live, stalls if known else (), _values(functions))
+    if not _KNOWN_TARGET.search(registers):
+        stalls = []
+    return PaneText(SASS, "sass", kept, chains, found_ptx, live if any(live) else (), stalls, _values(functions))
 
 
 # ---- Stalls ----
@@ -106,7 +107,7 @@ def _functions(printed: str) -> Iterator[list[_Row]]:
     columns: list[tuple[int, str, int]] = []
     rows: list[_Row] = []
     for line in printed.splitlines():
-        if found := _LABEL.match(line):  # some have no row in the table
+        if names and (found := _LABEL.match(line)):  # some have no row in the table
             rows.append(_Row("", found["label"]))
         code, bar, table = line.rpartition("// |")
         if not bar:
@@ -121,7 +122,7 @@ def _functions(printed: str) -> Iterator[list[_Row]]:
             elif "#" in table:
                 columns = _columns(names, cells)
             continue
-        if found := _ADDRESS.match(code):
+        if names and (found := _ADDRESS.match(code)):
             rows.append(_Row(found["address"], code[found.end() :].partition(";")[0].strip()))
         if rows and rows[-1].address:
             _fill(rows[-1], code, cells, columns)
@@ -248,9 +249,7 @@ def _blocks(rows: Sequence[_Row]) -> list[list[_Row]]:
     return blocks
 
 
-def _followed(
-    forest: _Forest, block: Sequence[_Row], before: dict[str, str]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _followed(forest: _Forest, block: Sequence[_Row], before: dict[str, str]) -> tuple[dict[str, int], dict[str, int]]:
     """The values of registers at the beginning of a block, and at its end; ``before`` has the marks of the row above."""
     now: dict[str, int] = {}
     # A label has no marks, or those of the row above, from where it may not be reached.
