@@ -66,7 +66,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
 # ---- Stalls ----
 #
 # The upper half of an instruction says for how many cycles its warp waits before the next one. NVIDIA does not document
-# it. Sources: Z. Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019, section 2.1; and Mesa's
+# it. Sources: Z. Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019; and Mesa's
 # compiler NAK, which writes these bits for Turing to Blackwell (sm70_encode.rs, set_instr_deps: bits 105 to 108).
 # A test checks them in machine code of each of these targets: a result is never used before it is there.
 
