@@ -18,7 +18,7 @@ MOST_PICKLE_BYTES = 64 << 20
 MOST_OPCODES = 500_000
 """The most instructions of a pickle that are read: thirty times as many as in the entry of a model of 500 weights."""
 
-_SILENT = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"}
+_SILENT = {"PROTO", "FRAME"}
 _REMEMBER = {"PUT", "BINPUT", "LONG_BINPUT"}
 _RECALL = {"GET", "BINGET", "LONG_BINGET"}
 _NUMBERS = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"}
@@ -32,23 +32,23 @@ def plain_values(data: bytes) -> Iterator[str | int | None]:
         Unread: when the bytes are no pickle, or have more than ``MOST_OPCODES`` instructions; the values before that
             point have been yielded.
     """
-    remembered: dict[int, str] = {}
+    remembered: dict[object, str] = {}
     stored, last = 0, None
     try:
         for opcode, argument, _ in islice(pickletools.genops(data), MOST_OPCODES):
             name = opcode.name
             if name == "MEMOIZE" or name in _REMEMBER:
-                number = argument if name in _REMEMBER else stored
-                stored += 1
                 if last is not None:
-                    remembered[number] = last
+                    remembered[argument if name in _REMEMBER else stored] = last
+                stored += 1
                 continue
             if name in _SILENT:
                 continue
             last = remembered.get(argument) if name in _RECALL else _text(argument)
             if name == "STOP":
                 return
-            yield argument if name in _NUMBERS and abs(argument) < _MOST_NUMBER else last
+            is_number = name in _NUMBERS and isinstance(argument, int) and abs(argument) < _MOST_NUMBER
+            yield argument if is_number else last
     except (ValueError, OverflowError, MemoryError) as error:  # UnicodeError is a ValueError
         raise Unread(Fault.DAMAGED, f"it is no pickle: {str(error)[:200]}") from error
     raise Unread(Fault.TOO_MANY, f"it has more than {MOST_OPCODES:,} instructions, or does not end")

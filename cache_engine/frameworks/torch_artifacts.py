@@ -91,6 +91,8 @@ def read_artifacts(data: bytes) -> Artifacts:
                 version, build = torch_of(bytes(content))
                 versions |= {version} - {""}
                 builds |= {build} - {""}
+    if not counts:
+        raise Unread(Fault.DAMAGED, "it has no artifact")
     if len(versions) > 1 or len(builds) > 1:
         said = ", ".join(sorted(versions or builds))
         raise Unread(Fault.DAMAGED, f"its graphs are of several builds of torch: {said}")

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 
 from cache_engine.frameworks.folder import Folder
 from cache_engine.frameworks.readers.reader import Reader, stamp_of, stray_file
-from cache_engine.frameworks.values import Entry, KeyFactors, Part, PartKind, Place, id_of
+from cache_engine.frameworks.values import Entry, KeyFactors, Part, PartKind, Place, Unchanged, id_of
 from cache_engine.model.outcome import Failure
 
 WHY = "only names, sizes and ages are looked at"
@@ -37,7 +37,7 @@ class Sized(Reader):
     stores = ("version", "compile_ms", "spill_bytes")  # whether they do is not looked at
     unknown: Mapping[str, str] = dict.fromkeys(_FACTS, WHY)
 
-    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | None:
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
         """The entry of a file or folder.
 
         A file that the framework writes at each use of an entry is a part of that entry, and no entry itself.
