@@ -186,10 +186,11 @@ def _list_lookups(trace: Path, words: tuple[str, ...], limit: int, as_json: bool
     found, findings = lookups_of(trace)
     texts = [f"{each.cache} {each.result} {each.key} {each.name} {each.reason}".lower() for each in found]
     found = [each for each, said in zip(found, texts, strict=True) if all(word.lower() in said for word in words)]
+    results = Counter(f"{each.cache} {each.result}" for each in found)
     document = {
         "lookups": [lookup_row(each) for each in found[:limit]],
         "total": len(found),
-        "results": Counter(f"{each.cache} {each.result}" for each in found),
+        "results": results,
         "findings": [finding_row(None, one) for one in findings],
     }
 
@@ -202,7 +203,7 @@ def _list_lookups(trace: Path, words: tuple[str, ...], limit: int, as_json: bool
             ],
             dispensable=("compile",),
         )
-        sums = ", ".join(f"{count:,} {what}" for what, count in document["results"].items()) or "no lookup"
+        sums = ", ".join(f"{count:,} {what}" for what, count in results.items()) or "no lookup"
         print(f"{sums}. Why one missed: caches show KEY --trace DIR.")
         print_findings([(None, one) for one in findings])
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +100,7 @@ def show_verb(
     sources, places = known_places(settings)
     if trace is not None:
         only_with("", False, ("folder", "part"), instead="--trace")
-        _show_lookup(settings, sources, places, trace, first, second, as_json=as_json)
+        _show_lookup(settings, sources, places, trace, (first, second or ""), as_json=as_json)
         return
     if second is not None:
         only_with("", False, ("folder",) if part == "tuning" else ("folder", "part"), instead="two IDs")
@@ -243,44 +242,33 @@ def _diff_tuning(one: Place, other: Place, as_json: bool) -> None:
 
 
 def _show_lookup(
-    settings: Settings, sources: Sources, places: list[Place], trace: Path, key: str, other: str | None, *,
-    as_json: bool,
-) -> None:  # fmt: skip
+    settings: Settings, sources: Sources, places: list[Place], trace: Path, keys: tuple[str, str], *, as_json: bool
+) -> None:
     from cache_engine.frameworks.comparison import nearest
+    from cache_engine.frameworks.values import KeyFactors
 
     found, findings = lookups_of(trace)
-    asked = _lookup(found, key)
-    same = [each for each in found if each.compile_id == asked.compile_id and each.cache != asked.cache]
-    others: Iterable[tuple[str, KeyFactors | Failure]]
-    if other is not None and any(each.key.startswith(other) for each in found):
-        others = [(one.key, one.factors) for one in [_lookup(found, other)]]
-    else:
-        others = chain(
-            ((each.key, each.factors) for each in found if each.cache == asked.cache and other is None),
-            _graphs(settings, sources, places, other) if asked.cache == "fx_graph" else (),
-        )
-    known = ((name, each) for name, each in others if name != asked.key and getattr(each, "factors", ()))
+    asked = _lookup(found, keys[0])
+    others: dict[str, KeyFactors | Failure] = {each.key: each.factors for each in found if each.cache == asked.cache}
+    if asked.cache == "fx_graph":
+        others = {**_graphs(settings, sources, places), **others}
+    known = [
+        (name, each) for name, each in others.items()
+        if isinstance(each, KeyFactors) and each.factors and name != asked.key and name.startswith(keys[1])
+    ]  # fmt: skip
     near = nearest(asked.factors, known) if asked.factors.factors else None
-    no_other = "there is no other graph whose inputs are known" if asked.factors.factors else _NOT_LOGGED
+    unknown = "" if near else "no other graph has known inputs" if asked.factors.factors else _NOT_LOGGED
     document = {
         "lookup": lookup_row(asked),
         "nearest": near[0] if near else "",
         "differences": near[1] if near else [],
-        "hidden": asked.factors.hidden,
-        "unknown": "" if near else no_other,
-        "graphs": [lookup_row(each) for each in same],
+        "unknown": unknown,
         "findings": [finding_row(None, one) for one in findings],
     }
 
     def show() -> None:
-        print(printable(f"{asked.cache} {asked.result}: {asked.name or '–'}, compile {asked.compile_id}, {asked.key}"))
-        if asked.reason:
-            print(printable(f"torch says: {asked.reason}"))
-        for each in same:
-            print(printable(f"of the same compile: {each.cache} {each.result}, {each.key or each.reason}"))
-        print(
-            printable(f"A: this key. B: the nearest, {near[0]}\n" if near else f"Not compared: {no_other}.", keep="\n")
-        )
+        print(printable(f"A: {asked.name or '–'}, {asked.cache} {asked.result} ({asked.reason}), {asked.key}"))
+        print(printable(f"B: the nearest, {near[0]}\n" if near else f"Not compared: {unknown}.", keep="\n"))
         _print_differences(near[1] if near else [])
         print_findings([(None, one) for one in findings])
 
@@ -288,30 +276,23 @@ def _show_lookup(
 
 
 def _lookup(found: list[Lookup], key: str) -> Lookup:
-    """The last lookup whose key begins with a text, a miss before a hit; raises ``KeyNotFound`` and ``UsageError``."""
+    """The last lookup of the one key that begins with a text, a miss before a hit; raises ``KeyNotFound``."""
     chosen = [each for each in found if key and each.key.startswith(key)]
-    if len({each.key for each in chosen}) > 1:
-        raise UsageError(f"several keys begin with {key[:80]!r}; give more of it")
-    if not chosen:
-        raise KeyNotFound(f"no lookup of the trace has a key that begins with {key[:80]!r}; see caches ls --trace")
-    return next((each for each in reversed(chosen) if each.result == "miss"), chosen[-1])
+    if len({each.key for each in chosen}) != 1:
+        many = "several lookups have keys that begin" if chosen else "no lookup has a key that begins"
+        raise KeyNotFound(f"{many} with {key[:80]!r}; caches ls --trace lists them")
+    return max(chosen, key=lambda each: each.result == "miss")
 
 
-def _graphs(
-    settings: Settings, sources: Sources, places: list[Place], id: str | None
-) -> Iterator[tuple[str, KeyFactors | Failure]]:
-    """The newest graphs in Inductor's caches, or the one with this id, each with the inputs of its key."""
+def _graphs(settings: Settings, sources: Sources, places: list[Place]) -> dict[str, KeyFactors | Failure]:
+    """The inputs of the keys of the newest graphs in Inductor's caches, by key."""
     from cache_engine.frameworks.values import Entry, key_of
 
-    if id is not None:
-        entries = [find_entry(settings, sources, places, id, None)]
-    else:
-        here = [place for place in places if place.kind == "inductor" and not place.replaced_by]
-        found = scanned(settings, sources, here)
-        graphs = [(at, each) for at, each in found if isinstance(each, Entry) and each.id.startswith("fxgraph/")]
-        entries = sorted(graphs, key=lambda one: -(one[1].created_at or 0.0))[:_MOST_GRAPHS]
-    for place, entry in entries:
-        yield key_of(entry.id), sources.by_kind[place.kind].key_factors(place, entry)
+    here = [place for place in places if place.kind == "inductor" and not place.replaced_by]
+    found = [(place, each) for place, each in scanned(settings, sources, here) if isinstance(each, Entry)]
+    graphs = [each for each in found if each[1].id.startswith("fxgraph/")]
+    newest = sorted(graphs, key=lambda each: -(each[1].created_at or 0.0))[:_MOST_GRAPHS]
+    return {key_of(entry.id): sources.by_kind[place.kind].key_factors(place, entry) for place, entry in newest}
 
 
 def _alone(miss: Miss) -> dict[str, Any]:

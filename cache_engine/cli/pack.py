@@ -21,7 +21,7 @@ from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import StoreError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.frameworks.bundles import Group
+from cache_engine.frameworks.bundles import Group, UnknownGroup
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import fields_of, picked
@@ -226,21 +226,14 @@ def _import_artifacts(settings: Settings, name: str, file: Path, as_json: bool) 
 
     with named(file), file.open("rb") as opened:
         data = opened.read(MAX_BYTES + 1)  # of a pipe too, whose size is not known
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"{file} has more than {MAX_BYTES:,} bytes, the most that can be stored")
     sign = SigningKey.read(settings.signing_key).sign if settings.signing_key else bytes
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
-        read = put_artifacts(cache.layout, name, data, sign=sign, durable=settings.is_durable)
-    document = {"file": str(file.absolute()), "name": name, "bytes": len(data), "torch_version": read.version,
-                "artifacts": read.counts, "signed": bool(settings.signing_key)}  # fmt: skip
-    made = f" of torch {read.version}" if read.version else ", of an unknown version of torch"
-    said = f"Stored {counted(sum(read.counts.values()), 'artifact')}{made}, {human_bytes(len(data))}, as {name}."
-    emit(document, as_json, lambda: print(printable(said)))
+        version = put_artifacts(cache.layout, name, data, sign=sign, durable=settings.is_durable)
+    _emit_artifacts(f"Stored as {name}", file, name, data, version, as_json)
 
 
 def _export_artifacts(settings: Settings, name: str, file: Path, force: bool, as_json: bool) -> None:
     from cache_engine.cli.run import fetched_snapshot, untrusted
-    from cache_engine.frameworks.bundles import UnknownGroup
     from cache_engine.frameworks.snapshots import check_name
     from cache_engine.frameworks.torch_artifacts import artifacts_of
 
@@ -249,12 +242,16 @@ def _export_artifacts(settings: Settings, name: str, file: Path, force: bool, as
             snapshot, signed = fetched_snapshot(settings, cache, check_name(name))
             data, version = artifacts_of(cache.layout, snapshot)
         except UnknownGroup as error:
-            raise StoreError(f"{name}: {error}; a newer version wrote it") from error
+            raise StoreError(f"{name} is not read, because a newer version wrote it: {error}") from error
     if reason := untrusted(settings, signed):
         raise StoreError(f"{name} is host code, and {reason}; see pack import --help")
     write_file(file, data, force=force)
+    _emit_artifacts(f"Wrote {name}", file, name, data, version, as_json)
+
+
+def _emit_artifacts(done: str, file: Path, name: str, data: bytes, version: str, as_json: bool) -> None:
     document = {"file": str(file.absolute()), "name": name, "bytes": len(data), "torch_version": version}
-    said = f"Wrote {human_bytes(len(data))} of torch {version or 'of an unknown version'} to {document['file']}."
+    said = f"{done}: {human_bytes(len(data))}, made by torch {version or 'of an unknown version'}."
     emit(document, as_json, lambda: print(printable(said)))
 
 

@@ -51,8 +51,8 @@ _PLACE = re.compile(r"# File: ([^\n:]{1,300}):\d{1,9} in ([\w<>.]{1,100})")
 _DEVICE = re.compile(r"device\(type='(\w{1,20})'")
 _TEXTS = ("inductor_post_grad_graph_str", "aot_joint_graph_str", "aot_forward_graph_str")
 _TIMES = ("_time_taken_ns", "forward_time_taken_ns", "backward_time_taken_ns")
-_RUNNABLE, _KERNELS, _INFO = "runnable_graph_str", "generated_kernel_count", "fx_graph_cache_info"
-_WANTED = frozenset({*_TEXTS, *_TIMES, _RUNNABLE, _KERNELS})
+_RUNNABLE, _INFO = "runnable_graph_str", "fx_graph_cache_info"
+_WANTED = frozenset({*_TEXTS, *_TIMES, _RUNNABLE, "generated_kernel_count"})
 _FACTS = ("name", "version", "compiler", "compile_ms")
 _LONGEST_NAME, _MOST_PLAIN, _SHOWN_DIGEST = 40, 200, 12
 _TEMPORARY = re.compile(r"\.\d+\.\d+\.tmp")
@@ -79,12 +79,12 @@ class Inductor(Sized):
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
         """The entry of a graph's folder, with what its pickle says; that of another file, by size and age."""
         why = _CODE
-        if found := _ENTRY.fullmatch(path):
+        if _ENTRY.fullmatch(path):
             try:
                 with above.enter(path.rpartition("/")[2]) as folder, Folder(place.path) as root:
                     if (stamp := stamp_of(folder.status)) == known:
                         return Unchanged(id_of(path))
-                    return _graph(folder, path, stamp) if found["graph"] else _autograd(root, folder, path, stamp)
+                    return _entry(root, folder, path, stamp)
             except Unread as error:
                 why = str(error)
         entry = super().entry(place, above, path, known)
@@ -94,10 +94,10 @@ class Inductor(Sized):
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
         """The inputs of a graph's key. AOTAutograd stores none of its own."""
         found = _ENTRY.fullmatch(name_of(entry.id))
-        if found is None:
-            return Failure("it is generated code, and no entry with a key")
-        if found["graph"] is None:
-            return Failure("AOTAutograd stores no input of its keys; those of its graphs are in fxgraph, see config")
+        if found is None or found["graph"] is None:
+            return Failure(
+                "only graphs in fxgraph state the inputs of their keys; an entry of AOTAutograd names its graphs"
+            )
         with root.enter(name_of(entry.id)) as folder:
             return components(_pickle(folder).lines)
 
@@ -129,15 +129,6 @@ def _pickle(folder: Folder) -> _Read:
     return replace(_read(folder.read(newest, MOST_PICKLE_BYTES)), variants=len(files))
 
 
-def torch_of(data: bytes) -> tuple[str, str]:
-    """The version and the build of torch that made the pickle of a graph; each empty if it is not stated."""
-    try:
-        read = _read(data)
-    except Unread:
-        return "", ""
-    return read.version or "", read.build or ""
-
-
 def _read(data: bytes) -> _Read:
     found, name = _Read(), ""
     for value in plain_values(data):
@@ -155,57 +146,48 @@ def _read(data: bytes) -> _Read:
     return found
 
 
-def _graph(folder: Folder, path: str, stamp: str) -> Entry:
-    """The entry of a graph that Inductor compiled."""
-    read = _pickle(folder)
-    said = {line.partition("] ")[2] for line in read.lines}
-    forward = "inference" if "fx_kwargs[is_inference]: True" in said else "forward"
-    config: dict[str, Value] = {"graph": "backward" if "fx_kwargs[is_backward]: True" in said else forward}
-    if device := next(filter(None, map(_DEVICE.search, read.lines)), None):
-        config["device"] = device[1]
-    config |= {"kernels": read.values[_KERNELS]} if isinstance(read.values.get(_KERNELS), int) else {}
-    if not read.lines:
-        config = {}
-    return _made(folder, path, stamp, read, config, read.version, "it does not state the version of torch")
-
-
-def _autograd(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
-    """The entry of AOTAutograd, which names the graphs that it runs; the version is that of its forward graph."""
-    read = _pickle(folder)
-    config = dict(zip(("forward", "backward"), read.graphs, strict=False))
-    version, why = read.version, "it names no graph"
-    if version is None and read.graphs:
+def _entry(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
+    """The entry of a graph, or of AOTAutograd, whose version is that of its forward graph."""
+    read, listing = _pickle(folder), folder.list()
+    version, why = read.version, "it does not state the version of torch"
+    if read.graphs and version is None:
         key = read.graphs[0]
         try:
             with root.enter(f"fxgraph/{key[1:3]}/{key}") as graph:
-                version, why = _pickle(graph).version, "its graph does not state it"
+                version = _pickle(graph).version
         except (FileNotFoundError, Unread):
             why = f"its graph {key} is gone, so torch compiles again"
-    return _made(folder, path, stamp, read, {"graph": "autograd", **config}, version, why)
-
-
-def _made(
-    folder: Folder, path: str, stamp: str, read: _Read, config: dict[str, Value], version: str | None, why: str
-) -> Entry:
     texts = (str(read.values.get(text, ""))[:_MOST_SEARCHED] for text in _TEXTS)
     place = next(filter(None, map(_PLACE.search, texts)), None)
-    name = id_of(f"{place[2]} in {place[1].rpartition('/')[2]}") if place else None
     taken_ns = [each for name in _TIMES if isinstance(each := read.values.get(name), int)]
-    listing = folder.list()
     parts = tuple(
         Part(id_of(file), PartKind.TEMPORARY if _TEMPORARY.match(file) else PartKind.OTHER, status.st_size,
              id_of(f"{path}/{file}"))
         for file, status in listing.files.items()
     )  # fmt: skip
     facts = {
-        "name": name, "version": version, "compiler": f"torch {read.build}" if read.build else None,
+        "name": id_of(f"{place[2]} in {place[1].rpartition('/')[2]}") if place else None, "version": version,
+        "compiler": f"torch {read.build}" if read.build else None, "config": _config(read), "parts": parts,
         "compile_ms": sum(taken_ns) / 1e6 if taken_ns else None,
-        "parts": parts, "config": config if read.variants == 1 else {**config, "variants": read.variants},
     }  # fmt: skip
     times = max(listing.files.values(), key=lambda status: status.st_mtime_ns, default=folder.status)
-    reasons = {"name": "its graph names no line of a program", "version": why}
-    reasons |= dict.fromkeys(("compiler", "compile_ms"), "it does not state it")
-    return made(path, stamp, times, facts, reasons)
+    return made(path, stamp, times, facts, dict.fromkeys(_FACTS, "it does not state it") | {"version": why})
+
+
+def _config(read: _Read) -> dict[str, Value]:
+    """The kind of a graph, its device and number of kernels; of AOTAutograd's entry, the keys of its graphs."""
+    variants: dict[str, Value] = {} if read.variants == 1 else {"variants": read.variants}
+    if read.graphs:
+        return {"graph": "autograd", **dict(zip(("forward", "backward"), read.graphs, strict=False)), **variants}
+    said = {line.partition("] ")[2] for line in read.lines}
+    kinds = {"fx_kwargs[is_backward]: True": "backward", "fx_kwargs[is_inference]: True": "inference"}
+    device = next(filter(None, map(_DEVICE.search, read.lines)), None)
+    found = {
+        "graph": next((kinds[each] for each in kinds if each in said), "forward") if said else None,
+        "device": device[1] if device else None,
+        "kernels": read.values.get("generated_kernel_count"),
+    }
+    return {name: value for name, value in found.items() if value is not None} | variants
 
 
 def components(lines: Iterable[str]) -> KeyFactors:
