@@ -156,9 +156,7 @@ def export_verb(
     document = {
         "file": str(file.absolute()),
         "bytes": sum(path.stat().st_size for path in files),
-        "entries": exported.entries,
-        "refused": exported.refused,
-        "unknown_format": exported.unknown_format,
+        **picked(exported, "entries", "refused", "unknown_format"),
         "signed_by": "" if key is None else key.fingerprint,
         "missing": absent,
     }

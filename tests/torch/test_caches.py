@@ -1,4 +1,4 @@
-"""The caches that the installed PyTorch makes: read, explained by its trace, and its artifacts carried to a new process."""
+"""The caches that the installed PyTorch makes: read, explained by its trace, and carried to a new process."""
 
 from __future__ import annotations
 
