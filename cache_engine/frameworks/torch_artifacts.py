@@ -24,7 +24,7 @@ from cache_engine.store.layout import StoreLayout
 
 FOLDER = "inductor/cache_artifacts"
 """The folder of the file below the root of ``run --restore``: inside the directory that ``run`` gives Inductor."""
-_BUILD = "build "
+_BUILD, _SHOWN = "build ", 5
 _VERSION = re.compile(rb"^# torch version: ([\w.+-]{1,60})$", re.MULTILINE)
 _BUILT_BY = re.compile(rb"\[([a-z2-7]{12})[a-z2-7]{39}\] torch_version: ")
 
@@ -32,7 +32,7 @@ _BUILT_BY = re.compile(rb"\[([a-z2-7]{12})[a-z2-7]{39}\] torch_version: ")
 def torch_version(data: bytes) -> str:
     """The version of torch that wrote artifacts.
 
-    If their graphs do not state it, ``build`` with the digest that ``caches ls`` shows; empty without graphs.
+    If their graphs do not state it, ``build`` with the digest that ``caches show`` shows; empty without graphs.
 
     Raises:
         UsageError: when the bytes are no artifacts, are damaged, or are of several versions.
@@ -42,9 +42,9 @@ def torch_version(data: bytes) -> str:
         raise UsageError("it is not what torch.compiler.save_cache_artifacts returned, as its checksum differs")
     if (encoding := int.from_bytes(data[4:12], "big")) != 1:
         raise UsageError(f"its encoding is {encoding}; only 1 is known, that of torch 2.13 and 2.14")
-    versions, builds = ({each.decode() for each in found.findall(data)} for found in (_VERSION, _BUILT_BY))
+    versions, builds = ({each[1].decode() for each in text.finditer(data)} for text in (_VERSION, _BUILT_BY))
     if len(versions) > 1 or len(builds) > 1:
-        raise UsageError(f"its graphs are of several builds of torch: {', '.join(sorted(versions or builds))}")
+        raise UsageError(f"its graphs are of several builds of torch: {', '.join(sorted(versions or builds)[:_SHOWN])}")
     return "".join(versions or {f"{_BUILD}{build}" for build in builds})
 
 
