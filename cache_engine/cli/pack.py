@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, named, open_cache
+from cache_engine.cli.support import (
+    Verb,
+    VerbGroup,
+    emit,
+    json_option,
+    named,
+    only_targets_option,
+    open_cache,
+    print_refused,
+    print_unknown,
+    signing_key,
+    targets_option,
+)
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
-from cache_engine.cli.support.targets import only_targets_option, targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import TOKENS
