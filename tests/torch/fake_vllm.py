@@ -57,7 +57,7 @@ class FakeVllm:
         self.loads_by_v2: list[str] = []
         self.config = SimpleNamespace(
             compilation_config=SimpleNamespace(cudagraph_capture_sizes=[1, 2, 4]),
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=200),
         )
         self.platform = SimpleNamespace(is_cuda=lambda: True)
         self._behaviour = self._behaviours()
