@@ -213,9 +213,14 @@ def _form(name: str, dtype: Any, shape: Any, strides: Any) -> Form:
 def tf32(dtype: Any) -> bool:
     """Whether a dtype is fp32 whose elements may be rounded to ten bits of mantissa, by a setting of PyTorch.
 
-    The setting is ``torch.set_float32_matmul_precision``.
+    The setting is ``torch.set_float32_matmul_precision``, or since 2.9 ``torch.backends.cuda.matmul.fp32_precision``.
     """
-    return dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    if dtype is not torch.float32:
+        return False
+    try:
+        return bool(torch.get_float32_matmul_precision() != "highest")
+    except RuntimeError:  # the program has used the newer setting, after which PyTorch refuses to read the older
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 # ---- Kernels ----

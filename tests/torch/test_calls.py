@@ -110,6 +110,21 @@ def test_fp32_is_tf32_where_the_program_told_pytorch(finder: Finder) -> None:
     assert [problem.dtype for problem in finder.asked] == ["fp32", "tf32", "tf32"]
 
 
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="PyTorch 2.9 brought this setting")
+@pytest.mark.parametrize(("given", "dtype"), [("tf32", "tf32"), ("ieee", "fp32")])
+def test_the_newer_setting_of_fp32_is_read_too(finder: Finder, given: str, dtype: str) -> None:
+    """PyTorch raises an error if the older is read after it."""
+    x, weight = some(8, 8, dtype=torch.float32), some(8, 8, dtype=torch.float32)
+    torch.backends.cuda.matmul.fp32_precision = given
+    try:
+        linear(x, weight)
+        linear(x.requires_grad_(), weight).sum().backward()
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert {problem.dtype for problem in finder.asked} == {dtype}
+
+
 # ---- Waiting and graphs ----
 
 
