@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 import msgspec
 
 from cache_engine.model.artifact import Seconds
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey, Components, sha256
 
-UNPROVED, PROVED, REFUSED = "unproved", "proved", "refused"
+UNPROVED: Final = "unproved"
+PROVED: Final = "proved"
+REFUSED: Final = "refused"
 
 # Evidence that this program ships: the GPU and the compiler on which all tests of ``tests/gpu`` passed for the family.
 # A device counts by its name, because another GPU of that name has the same hardware.
@@ -29,7 +33,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     family: str
-    state: str
+    state: Literal["proved", "refused"]
     device: DeviceFingerprint
     toolchain: str
     at: Seconds

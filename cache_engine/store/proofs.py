@@ -3,7 +3,7 @@
 A file's name is the proof's identity.
 
 A file is a JSON object ``{"checksum", "proof"}``. A damaged file is treated as if it did not exist; the next proof
-replaces it.
+replaces it. Another version's file is skipped, and never replaced.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.logs import Log
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.model.proof import PROVED, REFUSED, Proof
+from cache_engine.model.proof import Proof
 from cache_engine.store.files import read_whole
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
 _log = Log(__name__)
 _MOST_BYTES = 64 * 1024
+
+
+class UnknownProof(Exception):
+    """A proof that another version of this program wrote; its file must stay unchanged."""
 
 
 class _Envelope(msgspec.Struct):
@@ -37,8 +41,11 @@ def write_proof(layout: StoreLayout, name: CacheKey, proof: Proof, *, durable: b
     """Stores a proof, in place of an older one.
 
     Raises:
+        UnknownProof: when the store has a proof of another version there.
         OSError: when the store cannot be written.
     """
+    with suppress(CorruptEntry):
+        read_proof(layout, name)
     inner = msgspec.json.encode(proof)
     data = msgspec.json.encode(_Envelope(f"xxh3:{xxh3_64_hexdigest(inner)}", msgspec.Raw(inner)))
     publish_file(layout.temp, layout.proof_path(name), data, durable=durable)
@@ -49,6 +56,7 @@ def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
 
     Raises:
         CorruptEntry: when the file is damaged, or another user's.
+        UnknownProof: when another version of this program wrote it.
         OSError: when it cannot be read.
     """
     data = read_whole(layout.proof_path(name), _MOST_BYTES, trust=layout.trust)
@@ -56,14 +64,14 @@ def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
         return None
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
-        if envelope.checksum != f"xxh3:{xxh3_64_hexdigest(bytes(envelope.proof))}":
-            raise CorruptEntry(f"the proof {name[:12]} does not match its checksum")
-        proof = msgspec.json.decode(envelope.proof, type=Proof)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptEntry(f"the proof {name[:12]} cannot be read: {error}") from error
-    if proof.state not in (PROVED, REFUSED):
-        raise CorruptEntry(f"the proof {name[:12]} has the unknown state {proof.state[:40]!r}")
-    return proof
+    if envelope.checksum != f"xxh3:{xxh3_64_hexdigest(bytes(envelope.proof))}":
+        raise CorruptEntry(f"the proof {name[:12]} does not match its checksum")
+    try:
+        return msgspec.json.decode(envelope.proof, type=Proof)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UnknownProof(f"the proof {name[:12]} is of another version: {error}") from error
 
 
 def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
@@ -74,7 +82,7 @@ def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
     for name in filter(is_key, names):
         try:
             proof = read_proof(layout, CacheKey(name))
-        except (CorruptEntry, OSError) as error:
+        except (CorruptEntry, UnknownProof, OSError) as error:
             _log.warning("%s; it counts as no proof", error)
         else:
             if proof is not None:

@@ -40,7 +40,7 @@ from cache_engine.settings import BEFORE, NEVER, Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
-from cache_engine.store.proofs import read_proof, write_proof
+from cache_engine.store.proofs import UnknownProof, read_proof, write_proof
 
 _log = Log(__name__)
 
@@ -136,7 +136,7 @@ class Proofs:
     def _state(self, selection: Selection, device: DeviceFingerprint, name: CacheKey) -> str:
         toolchain = selection.compiler.fingerprint()
         if name not in self._known and self._store is not None:
-            with suppress(CorruptEntry, OSError):  # then it is proved again
+            with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
                 proof = read_proof(self._store.layout, name)
                 if proof is not None:
                     self._known[name] = proof
@@ -298,7 +298,7 @@ class Proofs:
             return
         try:
             write_proof(self._store.layout, name, proof, durable=self._settings.is_durable)
-        except OSError as error:
+        except (OSError, UnknownProof) as error:
             _log.info("the proof of %s is kept in this process alone: %s", proof.family, error)
 
     def close(self) -> None:
