@@ -134,10 +134,10 @@ def check_gpu(cache: Cache, until: float, start: Callable[[Order], Watchdog] = W
                 yield GpuCheck(order.family, REFUSED, v.cases, v.refused, v.case, v.seed, v.command)
             else:
                 yield GpuCheck(order.family, UNPROVED if v.undecided else PROVED, v.cases, v.undecided)
-    yield _product(cache, "CuPy", _of_cupy)
+    yield _checked("CuPy", lambda: _of_cupy(cache))
     if find_spec("torch") is not None:
-        yield _product(cache, "PyTorch", _of_torch)
-    yield _pool()
+        yield _checked("PyTorch", lambda: _of_torch(cache))
+    yield _checked("memory pool", lambda: shared_pool().fault())
 
 
 def speeds(cache: Cache, until: float, refused: Collection[str] = ()) -> Iterator[GpuSpeed]:
@@ -194,35 +194,29 @@ def _tflops(problem: GemmProblem, us: float | None) -> float | None:
     return None if us is None else problem.flops / us / 1e6
 
 
-def _pool() -> GpuCheck:
+def _checked(name: str, fault_of: Callable[[], str]) -> GpuCheck:
     try:
-        fault = shared_pool().fault()
-    except (GemmCacheError, RuntimeError, MemoryError) as failure:
-        return GpuCheck("memory pool", UNPROVED, reason=in_words(failure))
-    return GpuCheck("memory pool", REFUSED, reason=fault) if fault else GpuCheck("memory pool", PROVED, 1)
-
-
-def _product(cache: Cache, name: str, error_of: Callable[[Cache], float]) -> GpuCheck:
-    try:
-        error = error_of(cache)
+        fault = fault_of()
     except (GemmCacheError, RuntimeError, MemoryError) as failure:  # those of CuPy and PyTorch derive from the last two
         return GpuCheck(name, UNPROVED, reason=in_words(failure))
-    if error <= _LARGEST_ERROR:
-        return GpuCheck(name, PROVED, 1)
-    return GpuCheck(name, REFUSED, reason=f"the largest relative error of matmul is {error:.2g}")
+    return GpuCheck(name, REFUSED, reason=fault) if fault else GpuCheck(name, PROVED, 1)
 
 
-def _of_cupy(cache: Cache) -> float:
+def _fault_of(error: float) -> str:
+    return "" if error <= _LARGEST_ERROR else f"the largest relative error of matmul is {error:.2g}"
+
+
+def _of_cupy(cache: Cache) -> str:
     problem = GemmProblem(_M, _N, _K, dtype=DType.FP16)
     operands = random_operands(problem)
     operands.c = matmul(operands.a[0], operands.b[0].T, cache=cache)[None]
-    return largest_error(problem, operands, None)
+    return _fault_of(largest_error(problem, operands, None))
 
 
-def _of_torch(cache: Cache) -> float:
+def _of_torch(cache: Cache) -> str:
     torch: Any = import_module("torch")
     a, b = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in ((_M, _K), (_K, _N)))
     c = torch.empty((_M, _N), device="cuda", dtype=torch.float16)
     matmul(a, b, c, cache=cache)
     expected = a.float() @ b.float()
-    return float((c.float() - expected).abs().max() / expected.abs().max())
+    return _fault_of(float((c.float() - expected).abs().max() / expected.abs().max()))
