@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,14 @@ class Proving:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.behaviour, self.orders = "right", list[Order]()
+        self.device: Callable[[], DeviceFingerprint] = lambda: vars(proving)["current_gpu"]()[1]
         self.budget_s = 600.0  # the PTX machine is no GPU
         monkeypatch.setattr(proving, "Watchdog", self._start)
 
     def _start(self, order: Order) -> Watchdog:
         order = msgspec.structs.replace(order, budget_s=self.budget_s)
         self.orders.append(order)
-        device = msgspec.json.encode(proving.current_gpu()[1]).decode()
+        device = msgspec.json.encode(self.device()).decode()
         return Watchdog(order, [sys.executable, "-m", "tests.device.canary_process", self.behaviour, device])
 
 

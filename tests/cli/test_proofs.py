@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -32,7 +33,7 @@ def _compiled(folder: Path) -> Record:
         return cache.get_or_compile(GemmProblem(40, 72, 96, arch="sm_90a")).record
 
 
-def _prove(folder: Path, record: Record, state: str, at: float) -> None:
+def _prove(folder: Path, record: Record, state: Literal["proved", "refused"], at: float) -> None:
     toolchain = f"{record.compiler} {record.compiler_version}"
     proof = Proof(family="hopper", state=state, device=H100, toolchain=toolchain, at=at, cases=22)
     write_proof(StoreLayout(folder), CacheKey(f"{int(at):064x}"), proof, durable=False)

@@ -19,6 +19,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.cache.proving import watchdog
 from cache_engine.cache.proving.watchdog import CASE, LANDED, LAUNCH, RIGHT, UNTIMED, Line, Order, Verdict, Watchdog
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.store.proofs import write_proof
 from tests.device import numpy_gpu
 
 PROBLEM = GemmProblem(40, 72, 96, arch="sm_90a")
@@ -31,7 +32,7 @@ def main(store: str, last: str) -> None:
     patch = pytest.MonkeyPatch()
     numpy_gpu.install(patch)
     patch.setattr(proving, "current_gpu", lambda: (0, numpy_gpu.DEVICE))
-    take, write, locked = watchdog.Watchdog._take, proving.write_proof, proving.Proofs._locked
+    take, locked = watchdog.Watchdog._take, proving.Proofs._locked
 
     def reach(step: str) -> None:
         if step == last:
@@ -50,7 +51,7 @@ def main(store: str, last: str) -> None:
 
     def written(*given: Any, **options: Any) -> None:
         reach(WRITING)
-        write(*given, **options)
+        write_proof(*given, **options)
         reach(WRITTEN)
 
     def locking(lock: Any) -> Any:
