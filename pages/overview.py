@@ -16,6 +16,7 @@ from app.presenters import overview
 from app.presenters.architectures import stale_words
 from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
 from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
+from app.presenters.proofs import proof_checks
 from app.presenters.shared import Row, total
 from app.views import fleet
 from cache_engine.cache.queue import QueueState
@@ -81,6 +82,7 @@ def checks(in_queue: QueueState) -> list[overview.Check]:
         overview.queue_check(in_queue),
         overview.disk_check(shutil.disk_usage(cache.layout.root).free),
         overview.gpu_check(gpu()),
+        *proof_checks(cache.layout),
     ]
 
 

@@ -201,6 +201,8 @@ def warm(
 ) -> list[Warmed]:
     """Gets the kernels of all problems, and compiles those that are missing. A failure does not stop the others.
 
+    On a GPU, families that it must prove before they serve there are then proved (``Cache.prove_ahead``).
+
     Args:
         cache: the cache where the kernels are looked up and stored.
         problems: for example those that ``problems_of`` returns.
@@ -232,6 +234,8 @@ def warm(
         warmed = load_on_gpu(warmed) if load else warmed
         done.append(warmed)
         on_done(warmed)
+    if family is None and compiler is None:
+        cache.prove_ahead(one.problem for one in done if one.kernel is not None)
     return done
 
 
