@@ -9,10 +9,8 @@ from datetime import tzinfo
 from pathlib import Path
 
 from app.presenters.columns import Column
-from app.presenters.overview import event_words
 from app.presenters.shared import Row, Tile, kernel_address, moment
 from cache_engine.insight.inspection import titled
-from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
 from cache_engine.settings import Settings, variable
 from cache_engine.store.pack import SUFFIX
@@ -34,8 +32,6 @@ RULES = {
     "foreign": "Another format",
     "all": "Everything",
 }
-AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
-"""The kinds of events by which the audit log can be filtered, those of readers' acts first."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
@@ -198,7 +194,7 @@ def safe_name(name: str) -> str:
     return f"{stem.removesuffix(SUFFIX)[:80].strip('.-') or 'uploaded'}{SUFFIX}"
 
 
-# ---- Index, settings, audit ----
+# ---- Index and settings ----
 
 
 def index_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
@@ -247,13 +243,3 @@ def _setting_value(settings: Settings, name: str, root: Path) -> str:
     shown = settings.shown(name)
     size = getattr(settings, name)
     return f"{human_bytes(size)} ({shown})" if name.endswith("_bytes") and size is not None else shown
-
-
-AUDIT = (
-    Column("When", "happened_at", "age"),
-    Column("Action", event_words),
-    Column("Who", lambda row: row["done_by"] or "unknown"),
-    Column("Size", lambda row: human_bytes(row["stored_bytes"]) if row["stored_bytes"] else ""),
-    Column("Details", "detail"),
-    Column("Key", lambda row: row["key"][:12]),
-)

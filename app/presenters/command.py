@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, STORAGE
 from app.presenters.admin import asked_keys
-from app.presenters.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
+from app.presenters.forms import (
+    AS_INPUTS,
+    OWN_TABLE,
+    WITHOUT,
+    Field,
+    command_of,
+    pass_form,
+    shape_form,
+    table_form,
+    tune_form,
+)
+from app.presenters.shared import Row
 from cache_engine.index.queries import FACETS
+from cache_engine.model.decision import KINDS
+from cache_engine.model.gemm.kinds import OUT_DTYPES, DType
 
 Values = Mapping[str, Any]
 
@@ -19,8 +32,6 @@ _TABS = {
     "Packs": ("pack", "export", "kernels.gemmpack"),
     "Index": ("store", "sync"),
     "Settings": ("doctor", "--settings"),
-    "Audit log": ("log", "--audit"),
-    "Decisions": ("log",),
     "Findings": ("caches", "doctor"),
     "Directories": ("caches",),
 }
@@ -89,17 +100,22 @@ def _workload(values: Values, arch: str) -> tuple[str, ...] | None:
 
 
 def _compile(values: Values, arch: str) -> tuple[str, ...]:
-    verb, form, prefix = {
-        "Whole model": ("warm", table_form(arch), "t_"),
-        "Tune": ("tune", tune_form(arch), "u_"),
-    }.get(str(values.get("what")), ("compile", shape_form(arch), "s_"))
-    asked = {one.name: values.get(prefix + one.name, one.default) for one in form}
+    verb, form = {
+        "Whole model": ("warm", table_form(arch)),
+        "Tune": ("tune", tune_form(arch)),
+    }.get(str(values.get("what")), ("compile", shape_form(arch)))
+    asked = _of_form(values, form)
     if asked.get("model") == OWN_TABLE:
         asked["model"] = "shapes.csv"
     return tuple(command_of(verb, form, asked))
 
 
-def _evaluations(values: Values, _: str) -> tuple[str, ...]:
+def _of_form(values: Values, form: Iterable[Field]) -> Row:
+    """The values of a form's fields by their names, as the command line takes them."""
+    return {one.name: values.get(one.key, one.default) for one in form}
+
+
+def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
     kind = values.get("e_kind")
     if kind == "More":
         kind = values.get("e_more") or "Validation"
@@ -109,20 +125,27 @@ def _evaluations(values: Values, _: str) -> tuple[str, ...]:
         return ("evaluations", "ls")
     chip = ("--chip", str(values.get("e_chip") or "H100"))
     if kind == "Whole model":
-        return ("evaluate", str(values.get("e_model") or ""), *chip, *_options(values, _OF_MODEL))
-    sizes = [str(values.get(f"e_{size}") or default) for size, default in (("m", 4096), ("n", 7168), ("k", 2048))]
-    return ("evaluate", *sizes, *chip, *_options(values, _OF_SHAPE))
+        model, dtype = (one.arguments(values.get(one.key, one.default)) for one in pass_form())
+        of_model = [f"--{option}={values[f'e_{key}']}" for option, key in _OF_MODEL.items() if values.get(f"e_{key}")]
+        return ("evaluate", *model, *chip, *(_evaluated(word) for word in dtype), *of_model)
+    shape = {one: values.get(one.key, one.default) for one in shape_form(arch) if one.name in _EVALUATED}
+    if values.get("s_mode", WITHOUT) != WITHOUT:
+        return None  # the command line has no groups of rows
+    given = [part for one, value in shape.items() for part in one.arguments(value)]
+    dtype = values.get("s_dtype", DType.BF16)
+    output = OUT_DTYPES.get(dtype, (dtype,))[0]
+    if values.get("s_out_dtype", AS_INPUTS) == AS_INPUTS and output not in (DType.BF16, dtype):
+        given += ["--out-dtype", output]  # a kernel's default, which is not the evaluator's
+    return ("evaluate", *map(_evaluated, given), *chip)
 
 
-_OF_SHAPE = {"batch": "e_batch", "dtype": "e_dtype", "out-dtype": "e_out_dtype"}
-_OF_MODEL = {
-    "m": "e_tokens", "phase": "e_phase", "dtype": "e_model_dtype", "tp": "e_tp", "ep": "e_ep", "dp": "e_dp",
-    "skew": "e_skew",
-}  # fmt: skip
+_EVALUATED = ("m", "n", "k", "batch", "dtype", "out_dtype", "scales")
+_OF_MODEL = {"m": "tokens", "phase": "phase", "tp": "tp", "ep": "ep", "dp": "dp", "skew": "skew"}
 
 
-def _options(values: Values, named: Mapping[str, str]) -> list[str]:
-    return [f"--{option}={values[key]}" for option, key in named.items() if values.get(key)]
+def _evaluated(word: object) -> str:
+    """A word of a command with the evaluator's name of an element type: both types of fp8 are one."""
+    return str(word).partition("_")[0] if str(word).startswith("fp8_") else str(word)
 
 
 def _storage(values: Values, _: str) -> tuple[str, ...] | None:
@@ -131,8 +154,11 @@ def _storage(values: Values, _: str) -> tuple[str, ...] | None:
     if tab == "This store":
         rule = _clean_options(values)
         return None if rule is None else ("clean", *rule)
-    kinds = [f"--kind={kind}" for kind in _several(values.get("kind"))] if tab == "Decisions" else []
-    return (*_TABS[tab], *kinds) if tab in _TABS else None
+    if tab == "Log":
+        kinds = _several(values.get("kind"))
+        decided = [f"--kind={kind}" for kind in kinds if kind in KINDS]
+        return ("log", "--audit") if kinds and not decided else ("log", *decided)
+    return _TABS.get(tab)
 
 
 def _clean_options(values: Values) -> list[str] | None:
@@ -164,7 +190,7 @@ _PAGES = {
     "Kernel": _kernel,
     "Compare": _compare,
     "Workload": _workload,
-    "Compile": lambda values, arch: ("farm", "status") if values.get("what") == "Farm" else _compile(values, arch),
+    "Compile": _compile,
     "Predict": _evaluations,
     "Storage": _storage,
 }

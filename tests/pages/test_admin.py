@@ -393,14 +393,18 @@ def test_the_audit_log_is_paged_and_names_the_user(open_page: Open, compiled_sto
     journal.event(REPAIR, detail="3 of 3 findings")
     journal.close()
     app = sound(open_page(compiled_store, "admin", tab="Audit log"))
-    table = _table(app, "Who")
+    app.multiselect(key="kind").set_value(["repair run", "cleanup run"]).run()
+    table = _table(sound(app), "What")
     assert len(table) == 50
-    assert list(table.loc[0, ["Action", "Who", "Details"]]) == ["repair run", "unknown", "3 of 3 findings"]
-    assert list(table.loc[1, ["Action", "Who", "Size"]]) == ["cleanup run", "<b>ada</b>", "2.0 KiB"]
+    assert list(table.loc[0, ["What", "By", "Details"]]) == ["repair run", "unknown", "3 of 3 findings"]
+    assert list(table.loc[1, ["What", "By", "Details"]]) == ["cleanup run", "<b>ada</b>", "run 59, 2.0 KiB"]
     assert "1–50 of 61" in _said(app)
-    app.session_state["audit-page"] = 2
-    assert len(_table(sound(app.run()), "Who")) == 11
-    app.multiselect(key="kinds").set_value(["repair"]).run()
-    assert len(_table(sound(app), "Who")) == 1
-    app.multiselect(key="kinds").set_value(["discard"]).run()
-    assert "No matching events" in _said(sound(app))
+    app.session_state["log-page"] = 2
+    assert len(_table(sound(app.run()), "What")) == 11
+    app.multiselect(key="kind").set_value(["repair run"]).run()
+    assert len(_table(sound(app), "What")) == 1
+    app.multiselect(key="kind").set_value(["deleted from quarantine"]).run()
+    assert "Nothing matches" in _said(sound(app))
+    app.multiselect(key="kind").set_value([]).run()
+    assert "61 entries" not in _said(sound(app))
+    assert {"miss: ", "cleanup run: 60"} <= {word for word in ("miss: ", "cleanup run: 60") if word in _said(app)}

@@ -26,7 +26,7 @@ from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
-from cache_engine.insight.passes import Step, asking, model_pass, operations
+from cache_engine.insight.passes import Operation, Priced, Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store
 from cache_engine.units import human_us
 from tests.pages.opening import Open, frames, sound
@@ -81,7 +81,7 @@ def test_looking_stores_nothing_and_creates_no_file(open_page: Open, tmp_path: P
     open_page(tmp_path / "store", "evaluations", e_kind=KEPT)  # reads the index, which makes it
     before = seen()
     descriptors = set(os.listdir("/proc/self/fd"))
-    parameters = {"e_m": "1", "e_chip": "Mine 2.0", "e_other": "SG2262", "own": presenters.chip_text(MINE)}
+    parameters = {"s_m": "1", "e_chip": "Mine 2.0", "e_other": "SG2262", "own": presenters.chip_text(MINE)}
     for kind in ("Single shape", "Whole model", KEPT):
         app = sound(open_page(tmp_path / "store", "evaluations", e_kind=kind, **parameters))
     assert list(table_with(app, "Misses")["Misses"]) == [0]
@@ -98,7 +98,7 @@ def _opened(descriptors: set[str]) -> list[str]:
 
 
 def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
-    parameters = {"e_m": "16", "e_chip": "Mine 2.0", "e_other": "A100", "own": presenters.chip_text(MINE)}
+    parameters = {"s_m": "16", "e_chip": "Mine 2.0", "e_other": "A100", "own": presenters.chip_text(MINE)}
     app = sound(open_page(tmp_path / "store", "evaluations", **parameters))
     expected = evaluate(replace(PROBLEM, m=16), MINE)
     assert [header.value for header in app.header] == ["Mine 2.0", "A100", "Comparison"]
@@ -111,9 +111,9 @@ def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     app.selectbox(key="e_other").set_value("H100").run()
     assert [header.value for header in sound(app).header] == ["SG2262", "H100", "Comparison"]
     assert "Roofline" in metrics(app)
-    app.selectbox(key="e_dtype").set_value("fp64").run()
+    app.selectbox(key="s_dtype").set_value("fp64").run()
     assert [error.value for error in app.error] == ["Could not evaluate."]
-    assert any("H100: dtype fp64 with results in bf16 is not calibrated" in text.value for text in app.text)
+    assert any("H100: dtype fp64 with results in fp64 is not calibrated" in text.value for text in app.text)
     assert [header.value for header in app.header] == ["SG2262"], "the other is evaluated all the same"
 
 
@@ -163,8 +163,8 @@ def test_a_chip_without_the_dtype_leaves_the_other(open_page: Open, tmp_path: Pa
         "e_kind": "Whole model",
         "e_chip": "SG2262",
         "e_other": "H100",
-        "e_model_dtype": "fp32",
-        "e_model": "Qwen3-0.6B",
+        "s_dtype": "fp32",
+        "s_model": "Qwen3-0.6B",
     }
     app = open_page(tmp_path / "store", "evaluations", **asked)
     assert [error.value for error in app.error] == ["Could not evaluate."]
@@ -287,9 +287,11 @@ def test_the_table_of_passes_is_a_json_document_too() -> None:
 
 
 def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -> None:
+    ask = asking(kept, stores=False)
     points = [
-        presenters.evaluate_on(kept, f"<b>{m}", EvaluationProblem(m, 4096, 4096), presenters.CHIPS[chip])
+        Priced(Operation(f"<b>{m}", problem, 1), presenters.CHIPS[chip], ask(problem, presenters.CHIPS[chip]))
         for m in (256, 2048, 8192)
+        for problem in [EvaluationProblem(m, 4096, 4096)]
         for chip in ("SG2262", "H100")
     ]
     figure = figures.roofline_figure(points)
