@@ -49,7 +49,9 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     page = found[offset : offset + SHOWN]
     zone = context.timezone()
     st.caption(f"{rows_shown(offset, len(page), len(found))}, newest first.")
-    tables.draw(page, logged_columns({**names, **context.titles(one.key for one in page)}), key="entries-of-log", label="Log")
+    tables.draw(
+        page, logged_columns({**names, **context.titles(one.key for one in page)}), key="entries-of-log", label="Log"
+    )
 
     def file() -> str:
         return csv_text(logged_file(found, names, zone))

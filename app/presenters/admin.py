@@ -11,7 +11,6 @@ from pathlib import Path
 from app.presenters.columns import Column
 from app.presenters.shared import Row, Tile, kernel_address, moment
 from cache_engine.insight.inspection import titled
-from cache_engine.model.key import is_key
 from cache_engine.settings import Settings, variable
 from cache_engine.store.pack import SUFFIX
 from cache_engine.units import counted, human_age, human_bytes
@@ -19,32 +18,6 @@ from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import Examined, Item
-
-RULES = {
-    "settings": "Apply configured limits",
-    "expired": "Unused for N days",
-    "stale": "Stale toolchain",
-    "entries": "Keep at most N kernels",
-    "bytes": "Keep at most N GB",
-    "disk": "Keep at most N% of disk",
-    "archs": "Selected targets",
-    "keys": "Selected kernels",
-    "foreign": "Another format",
-    "all": "Everything",
-}
-
-
-def asked_keys(text: str) -> tuple[frozenset[str], int]:
-    """The keys of a link (``keys=KEY,KEY``), and how many of its parts are invalid."""
-    parts = [part.strip().lower() for part in text.split(",") if part.strip()]
-    keys = frozenset(part for part in parts if is_key(part))
-    return keys, len(set(parts) - keys)
-
-
-def rules_offered(keys: Iterable[str]) -> list[str]:
-    """The rules to choose from: selected kernels only where a link names some."""
-    return [rule for rule in RULES if rule != "keys" or keys]
-
 
 # ---- Cleanup ----
 

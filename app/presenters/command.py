@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, STORAGE
-from app.presenters.admin import asked_keys
+from app.presenters.cleaning import other_cleaning, own_cleaning, several
 from app.presenters.forms import (
     AS_INPUTS,
     OWN_TABLE,
@@ -19,6 +19,7 @@ from app.presenters.forms import (
     tune_form,
 )
 from app.presenters.shared import Row
+from cache_engine.errors import UsageError
 from cache_engine.index.queries import FACETS
 from cache_engine.model.decision import KINDS
 from cache_engine.model.gemm.kinds import OUT_DTYPES, DType
@@ -63,7 +64,7 @@ def _kernels(values: Values, _: str) -> tuple[str, ...]:
     if values.get("view") == OTHERS:
         return ("caches", "ls", *([str(values["words"])] if values.get("words") else []))
     text = str(values.get("q") or values.get("text") or "").split()
-    options = [f"--{facet}={value}" for facet in FACETS[:4] for value in _several(values.get(facet))]
+    options = [f"--{facet}={value}" for facet in FACETS[:4] for value in several(values.get(facet))]
     if values.get("sort"):
         options.append(f"--sort={str(values['sort']).replace(' ', '-')}")
     if values.get("asc") in (True, "true", "1"):
@@ -86,7 +87,7 @@ def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
     if not values.get("model"):
         return None
     dtype = [f"--dtype={values['dtype']}"] if values.get("dtype") else []
-    targets = [f"--arch={arch}" for arch in _several(values.get("archs"))]
+    targets = [f"--arch={arch}" for arch in several(values.get("archs"))]
     return ("warm", str(values["model"]), "--dry-run", "--by=shape", *targets, *dtype)
 
 
@@ -151,37 +152,18 @@ def _evaluated(word: object) -> str:
 def _storage(values: Values, _: str) -> tuple[str, ...] | None:
     part = str(values.get("part") or "Clean")
     tab = str(values.get("tab") or values.get(part.lower()) or STORAGE.get(part, STORAGE["Clean"])[0])
-    if tab == "This store":
-        rule = _clean_options(values)
-        return None if rule is None else ("clean", *rule)
+    if tab in STORAGE["Clean"]:
+        verb, cleaning = (("caches", "clean"), other_cleaning) if tab == OTHERS else (("clean",), own_cleaning)
+        try:
+            arguments = cleaning(values)[1]
+        except UsageError:  # no size
+            return None
+        return None if arguments is None else (*verb, *arguments)
     if tab == "Log":
-        kinds = _several(values.get("kind"))
+        kinds = several(values.get("kind"))
         decided = [f"--kind={kind}" for kind in kinds if kind in KINDS]
         return ("log", "--audit") if kinds and not decided else ("log", *decided)
     return _TABS.get(tab)
-
-
-def _clean_options(values: Values) -> list[str] | None:
-    """The options for the rule that is chosen in Cleanup; ``None`` if the rule has no value yet."""
-    rule = str(values.get("rule") or ("keys" if values.get("keys") else "settings"))
-    if rule in ("archs", "keys"):
-        named = _several(values.get("archs")) if rule == "archs" else sorted(asked_keys(str(values.get("keys")))[0])
-        return [f"--{rule[:-1]}={one}" for one in named] or None
-    days, share = values.get("days"), values.get("share")
-    options = {
-        "expired": "--expired" if days is None else f"--days={float(days):g}",
-        "stale": "--stale=toolchain",
-        "entries": f"--max-entries={values.get('keep', 1000)}",
-        "bytes": f"--max-bytes={values.get('size', '1GiB')}",
-        "disk": f"--max-bytes={50 if share is None else int(share)}%",
-        "foreign": "--stale=format",
-        "all": "--all",
-    }
-    return [options[rule]] if rule in options else []
-
-
-def _several(value: object) -> Sequence[str]:
-    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)] if value else []
 
 
 _PAGES = {

@@ -61,7 +61,8 @@ def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: 
     expect(page.get_by_text(re.compile("0 of [0-9]+ kernels cached"))).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Compile missing kernels").click()
     with job_held(compiled_store):
-        expect(page.get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))).to_be_visible(timeout=60_000)
+        told = page.get_by_test_id("stProgress").get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))
+        expect(told).to_be_visible(timeout=60_000)
         expect(page.get_by_test_id("stProgress")).to_have_count(1)
         # Streamlit shows this if reading the job takes half a second; here it takes less.
         page.evaluate(f"document.querySelector('[data-testid=stToolbar]').insertAdjacentHTML('beforeend', {STOP!r})")

@@ -68,7 +68,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     assert jobs.iloc[0][["State", "Command", "Where"]].to_list() == [
         "▶ running", "farm compile Llama-3.1-8B for sm_90a", "farm",
     ]  # fmt: skip
-    assert jobs["Progress"][0] == "20 of 50 kernels; about 90.0 s left (predicted)"
+    assert jobs["Progress"][0] == "20 of 50 kernels; about 1 min 30 s left (predicted)"
     assert (table["Worker"][0], table["Processes"][0], table["State"][0]) == ("north:7", 4, "here")
     # Who may not delete may not cancel either, whatever was drawn.
     reader.request = replace(HERE, bound_to="0.0.0.0")
