@@ -11,10 +11,8 @@ from app.components import header, tables
 from app.components.figure import draw_tiles
 from app.presenters import evaluations as presenters_evaluations
 from app.presenters import forms
-from app.presenters.columns import csv_text
-from app.presenters.downloads import MOST_ROWS
 from app.presenters.evaluation_report import model_report, shape_report
-from app.presenters.saved_results import ACCELERATORS, RESULTS, SORTS, Wanted, saved_results
+from app.presenters.saved_results import ACCELERATORS, RESULTS, matching, saved_results
 from app.presenters.shared import Row, rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
 from app.search_limit import FEWER_ROWS, SearchLimit
@@ -31,7 +29,6 @@ from cache_engine.store.results import State, files_state
 ONE, MODEL, MORE, MEASURED, KEPT = "Single shape", "Whole model", "More", "Validation", SAVED
 FIRST_CHIP = "H100"
 ALONE = "none"
-PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
 
 Shares = list[list[float | None]]
@@ -229,7 +226,7 @@ def read_results(root: str, state: State) -> tuple[list[Row], list[Row]]:  # noq
 
 
 def what_is_kept() -> None:
-    """Draws the accelerators with saved results, the export of each one's results, and the results in pages."""
+    """Draws the accelerators with saved results, the export of each one's results, and the results."""
     kept.flush()
     layout = context.cache().layout
     chips, rows = read_results(str(layout.root), files_state(layout.evaluations))
@@ -239,7 +236,7 @@ def what_is_kept() -> None:
         return
     tables.draw(chips, ACCELERATORS, key="e_chips")
     export_results(chips)
-    list_results(rows, {f"{chip['chip']} {chip['arch_fingerprint'][:8]}": chip["arch_fingerprint"] for chip in chips})
+    list_results(rows)
 
 
 def export_results(chips: list[Row]) -> None:
@@ -256,46 +253,24 @@ def export_results(chips: list[Row]) -> None:
             st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
 
 
-def list_results(rows: list[Row], chips: dict[str, str]) -> None:
-    """Draws the saved results: a search, filters, a sort order, and pages."""
+def list_results(rows: list[Row]) -> None:
+    """Draws the saved results that a search finds, the newest first."""
     st.header("Results")
-    search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
-    text = search.text_input(
-        "Sizes",
+    text = st.text_input(
+        "Search",
         key="e_q",
         type="search",
         live=True,
-        placeholder="7168, or m×n×k with * for any: 64x*x7168",
+        placeholder="7168, m×n×k with * for any such as 64x*x7168, a chip, a dtype",
         max_chars=100,
         **bound,
     )
-    sorted_by = sort.selectbox("Sort by", list(SORTS), key="e_sort", **bound)
-    ascending = order.toggle("Ascending", key="e_asc", **bound)
-    left, right = st.columns(2)
-    of = left.multiselect("Chips", list(chips), key="e_of", **bound)
-    dtypes = right.multiselect("Dtypes", sorted({row["dtype"] for row in rows}), key="e_dtypes", **bound)
-    wanted = Wanted(text or "", tuple(chips[name] for name in of), tuple(dtypes))
-
-    # A page number of another list would show the wrong part of this one, or none.
-    listed = (wanted, sorted_by, ascending)
-    if st.session_state.get("e_listed", listed) != listed:
-        st.session_state["e_page"] = 1
-    st.session_state["e_listed"] = listed
-    found = wanted.of(rows, sorted_by, descending=not ascending)
-    caption, turning = st.columns([3, 2], vertical_alignment="center")
-    with turning:
-        offset = widgets.paging(len(found), PAGE_ROWS, key="e_page", **bound)
-    shown = found[offset : offset + PAGE_ROWS]
-    if not shown:
-        st.info("No matching results. Clear the search or a filter.")
+    found = matching(rows, text or "")
+    if not found:
+        st.info("No matching results. Clear the search.")
         return
-    caption.caption(f"{rows_shown(offset, len(shown), len(found))}.")
-    tables.draw(shown, RESULTS, key="e_results")
-
-    def file() -> str:
-        return csv_text(found[:MOST_ROWS])
-
-    st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
+    st.caption(f"{rows_shown(0, min(len(found), tables.MOST_ROWS), len(found))}, newest first.")
+    tables.draw(found[: tables.MOST_ROWS], RESULTS, key="e_results", label="Results")
 
 
 st.title("Predict")

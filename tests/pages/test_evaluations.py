@@ -249,11 +249,11 @@ def test_a_description_comes_back_as_it_was(chip: presenters.Chip) -> None:
     assert presenters.described_chip(presenters.chip_text(chip)) == chip
 
 
-def test_stored_results_are_searched_sorted_and_paged(open_page: Open, tmp_path: Path) -> None:
+def test_stored_results_are_searched(open_page: Open, tmp_path: Path) -> None:
     fill(tmp_path / "store", 50)
-    app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT, e_sort="m", e_asc="true", e_page="2")
+    app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT)
     table = table_with(sound(app), "Tile")
-    assert [int(size.split()[0]) for size in table["m × n × k"]] == list(range(21, 41))
+    assert sorted(int(size.split()[0]) for size in table["m × n × k"]) == list(range(1, 51))
     app.text_input(key="e_q").set_value("7x7168").run()
     assert list(table_with(sound(app), "Tile")["m × n × k"]) == ["7 × 7168 × 2048"]
     app.text_input(key="e_q").set_value("999").run()
