@@ -153,7 +153,7 @@ def _one_kernel(job: Job) -> None:
     if kernel.unpublished:
         widgets.problem("Compiled, but not saved.", kernel.unpublished)
     if why:
-        _why(why)
+        draw_miss(why)
     draw_tiles(jobs.resource_tiles(kernel))
     if kernel.warnings:
         st.warning("Compiler warnings. The kernel is valid.", icon=":material/warning:")
@@ -165,7 +165,8 @@ def _one_kernel(job: Job) -> None:
         widgets.kernel_link("Open kernel", kernel.key)
 
 
-def _why(why: Explained) -> None:
+def draw_miss(why: Explained) -> None:
+    """The reasons why a lookup missed or would miss, and the nearest kernel."""
     with st.container(border=True):
         st.caption("Why this was a miss")
         st.text("\n".join(jobs.why_lines(why))[:_LONGEST])

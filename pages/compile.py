@@ -18,6 +18,7 @@ from app.presenters.shared import Row
 from app.presenters.speed import predicted, prediction_tiles
 from app.views import problem_form
 from cache_engine.batch.jobs import RUNNING, Job
+from cache_engine.batch.results import explained
 from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
 from cache_engine.errors import GemmCacheError, InvalidProblem, NotHereError
@@ -26,6 +27,7 @@ from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import DTYPES
 from cache_engine.gpu.probe import gpu, local_arch
 from cache_engine.insight.coverage import coverage, distinct, wanted
+from cache_engine.insight.explanation import explain
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.sizes import parse_sizes, sizes_text
@@ -73,6 +75,9 @@ def one_shape(form: Sequence[forms.Field]) -> None:
     problem = forms.problem_of(values)
     cached = stored(cache, [selection.key])
     st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
+    if not cached and st.button("Explain the miss", icon=":material/help:"):
+        choice = forms.choice_of(values) | {"compiler": selection.compiler.name}
+        job_view.draw_miss(explained(explain(cache, problem, **choice)))
     if asked:
         timed = here and not values["force"]
         start("time" if timed else "compile", form, values)

@@ -60,7 +60,8 @@ def draw(permitted: bool) -> None:
         st.caption(f"{counted(invalid, 'invalid key')} in the link.")
     if values["rule"] == "keys":
         st.caption(f"{counted(len(keys), 'kernel')} from the link.")
-    st.caption(_CAPTIONS.get(values["rule"], ""))
+    if values["rule"] in _CAPTIONS:
+        st.caption(_CAPTIONS[values["rule"]])
     try:
         preview = _preview(own_cleaning(values)[0] or context.cache().admin.policy())
     except GemmCacheError as error:

@@ -13,7 +13,7 @@ from app.components.figure import draw_tiles
 from app.presenters import forms
 from app.presenters.columns import Kind
 from app.presenters.evaluations import Chip, as_json
-from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip
+from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip, slower_operations
 from app.search_limit import SearchLimit
 from app.views import problem_form
 from cache_engine.errors import GemmCacheError, InvalidProblem
@@ -63,7 +63,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
     tables.show(table, kinds=kinds, key="e_table")
     if parallel.chips > 1:
         st.caption(f"One of {parallel.chips:,} chips; of chips with different experts, the one with the most rows.")
-    st.caption("Products with weights only: no attention scores, no communication.")
+    st.caption(f"Products with weights only: no attention scores, no communication. {slower_operations(passes)}")
     with st.container(horizontal=True):
         st.download_button("Download as JSON", as_json(table), f"{chosen}-{tokens}.json", "application/json")
     return passes

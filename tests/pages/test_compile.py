@@ -71,6 +71,8 @@ def test_compile_misses_then_hits_and_shows_why(open_page: Open, compiled_store:
     app.selectbox(key="s_arch").set_value("sm_80")
     sound(app.run())
     assert any(text.value.endswith("by nvrtc: not cached") for text in app.text)
+    next(button for button in app.button if button.label == "Explain the miss").click().run()
+    assert any("Closest of 4 cached kernels: gemm_" in text.value for text in sound(app).text), "before it is compiled"
     _wait_for_job(sound(_submit(app)))
     assert app.success[0].value.startswith("Miss. Compiled in")
     assert {"Registers", "Spills", "Shared memory", "Cubin size"} <= {metric.label for metric in app.metric}

@@ -135,6 +135,18 @@ def test_a_models_shapes_make_a_table_that_adds_up(open_page: Open, tmp_path: Pa
     assert Evaluations(open_store(tmp_path / "store")).fingerprints() == []
 
 
+def test_each_chip_of_a_model_has_the_models_error_and_a_slower_one_says_why(open_page: Open, tmp_path: Path) -> None:
+    """The H200 has the rates of the H100, and is predicted slower in some operations."""
+    app = sound(open_page(tmp_path / "store", "evaluations", e_kind="Whole model", e_other="H200"))
+    assert [one.delta for one in app.metric if one.label == "Pass"] == ["±6.2% on average", "±7.6% on average"]
+    assert any("H200 is predicted slower than H100, which has no higher rates" in one.value for one in app.caption)
+
+
+def test_a_chip_predicted_slower_than_its_predecessor_says_why(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "store", "evaluations", e_other="H200"))
+    assert any("H200 is predicted slower than H100, which has no higher rates" in one.value for one in app.caption)
+
+
 def test_a_model_is_spread_over_chips_and_its_phase_chosen(open_page: Open, tmp_path: Path) -> None:
     asked = {"e_kind": "Whole model", "e_tp": "8", "e_ep": "8", "e_phase": "decode", "e_tokens": "64"}
     app = sound(open_page(tmp_path / "store", "evaluations", **asked))
