@@ -85,10 +85,20 @@ def asked_for() -> None:
     matrix(rows, found, kept, only_missing=only_missing)
     if len(rows) < len(all_rows):
         st.caption(f"The {len(rows):,} shapes with the most demand, of {len(all_rows):,}; gemm-cache demand lists all.")
-    with st.expander("Models with these shapes"):
-        tables.draw(models_like(report), shown.model_columns({"part": OF_A_MODEL}), key="models")
-        st.caption("The most similar first. Models may share shapes, so their shares overlap.")
+    models = models_like(report)
+    if models:
+        with st.expander("Models with these shapes"):
+            tables.draw(models, shown.MODELS, key="models")
+            st.caption("The most similar first. Models may share shapes, so their shares overlap.")
+            name = models[0].name
+            st.button(f"What {name} needs", icon=":material/grid_on:", on_click=show_model, args=(name,))
     again()
+
+
+def show_model(name: str) -> None:
+    """Chooses a model: no link does, because widgets keep their values while the page stays the same."""
+    st.session_state["part"] = OF_A_MODEL
+    st.session_state["model"] = st.query_params["model"] = name
 
 
 def of_a_model() -> None:
@@ -166,7 +176,7 @@ def matrix(
     drawn = [row for row in rows if not only_missing or any(cell.missing(states.stored) for cell in row)]
     view = shown.Matrix(drawn, states, report.total, kept, chosen)
     if drawn:
-        tables.draw(drawn, view.columns(), key="matrix", label="Shapes by target")
+        tables.draw(drawn, view.columns(), key="matrix", label="Shapes by target", stays=True)
         st.caption(f"{view.share_words()} {shown.LEGEND}. A cell leads to its kernels.")
     else:
         st.success("No kernel is missing.", icon=":material/check_circle:")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -200,16 +199,13 @@ def source_words(report: DemandReport) -> str:
     return f"{said} Times are not predicted: {report.unpredicted}" if report.unpredicted else said
 
 
-def model_columns(address: Mapping[str, Any]) -> list[Column]:
-    """The columns of the models that the demand is like; each leads to the matrix of its shapes."""
-    return [
-        Column(
-            "Model", lambda one: f"workload?{urlencode({**address, 'model': one.name})}", "link", attrgetter("name")
-        ),
-        Column("Shapes asked for", lambda one: f"{one.asked_shapes} of {one.all_shapes}"),
-        Column("Launches", "launch_share", "share", bar=True),
-        Column("GPU time", lambda one: one.time_share if one.timed else None, "share", bar=True),
-    ]
+MODELS = (
+    Column("Model", "name"),
+    Column("Shapes asked for", lambda one: f"{one.asked_shapes} of {one.all_shapes}"),
+    Column("Launches", "launch_share", "share", bar=True),
+    Column("GPU time", lambda one: one.time_share if one.timed else None, "share", bar=True),
+)
+"""The columns of the models that the demand is like."""
 
 
 def again_columns(compile_ms: Mapping[str, float], titles: Mapping[str, str]) -> list[Column]:

@@ -1,4 +1,4 @@
-"""Workload in a real browser: what is asked for elsewhere appears, a cell is a link, and missing kernels are compiled."""
+"""Workload in a real browser: requests appear, a cell is a link, and missing kernels are compiled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_requests_of_another_process_appear_and_a_cell_leads_to_its_kernels(
     expect(page.get_by_role("button", name=re.compile("Compile these"))).to_be_visible(timeout=WAIT_MS)
     at_rest(page)
     page.get_by_text("Models with these shapes").click()
-    page.get_by_role("link", name="Llama-3.1-8B", exact=True).click()
+    page.get_by_role("button", name="What Llama-3.1-8B needs").click()
     expect(page).to_have_url(re.compile("model=Llama-3.1-8B"), timeout=WAIT_MS)
     expect(page.get_by_role("row", name=re.compile("gate.up"))).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_test_id("stException")).to_have_count(0)
