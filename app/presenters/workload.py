@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -74,10 +75,8 @@ class Matrix:
 
     @property
     def archs(self) -> list[str]:
-        """The targets in the matrix: known ones by age, then the others."""
-        known = list(ARCHITECTURES)
-        found = {cell.shape.arch for row in self.rows for cell in row}
-        return sorted(found, key=lambda arch: (known.index(arch) if arch in known else len(known), arch))
+        """The targets in the matrix."""
+        return in_order(cell.shape.arch for row in self.rows for cell in row)
 
     @property
     def is_timed(self) -> bool:
@@ -110,7 +109,7 @@ class Matrix:
 
         return Column(
             arch or "any target",
-            lambda row: cell_address(found, self.address) if (found := cell(row)) else None,
+            lambda row: cell_address(found.shape, self.address) if (found := cell(row)) else None,
             "link",
             lambda row: self.text(found) if (found := cell(row)) else "",
             title=lambda row: self.words(found) if (found := cell(row)) else "",
@@ -156,9 +155,15 @@ def shape_words(shape: Shape) -> str:
     return in_words(shape).removesuffix(f" {shape.arch}") if shape.arch else in_words(shape)
 
 
-def cell_address(cell: WorkCell, kept: Mapping[str, Any]) -> str:
-    """The address of the page with this cell chosen."""
-    asked = {**kept, "shape": shape_words(cell.shape), "target": cell.shape.arch}
+def in_order(archs: Iterable[str]) -> list[str]:
+    """The targets, each once: known ones by age, then the others."""
+    known = list(ARCHITECTURES)
+    return sorted(set(archs), key=lambda arch: (known.index(arch) if arch in known else len(known), arch))
+
+
+def cell_address(shape: Shape, kept: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The address of the page with the cell of a shape chosen, and the parameters ``kept``."""
+    asked = {**kept, "shape": shape_words(shape), "target": shape.arch}
     return f"workload?{urlencode(asked, doseq=True)}"
 
 
