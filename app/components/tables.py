@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -31,6 +32,7 @@ def draw(
     label: str = "",
     only: Collection[str] | None = None,
     saved: bool = True,
+    stays: bool = False,
 ) -> None:
     """Draws a table with a row for each value. A click on a link opens its page in this tab.
 
@@ -38,6 +40,7 @@ def draw(
         label: the content of the table in words, for screen readers and as the name of the file; by default its key.
         only: the columns to draw; by default all. The file has all.
         saved: whether to draw a button that saves the table as CSV.
+        stays: whether links lead to this page with other parameters, but none of a widget.
     """
     everything, zone = list(values), context.timezone()
     values = everything[:MOST_ROWS]
@@ -69,11 +72,19 @@ def draw(
             "cells": shown,
             "file": csv_text(rows_of(everything, columns, zone)) if saved else "",
         },
-        on_open_change=lambda: None,  # a trigger needs a callback
+        on_open_change=partial(_choose, key, {cell["href"] for cell in links} if stays else ()),
     )
-    if told.open in [cell["href"] for cell in links]:
+    if not stays and told.open in [cell["href"] for cell in links]:
         page, _, asked = told.open.partition("?")
         st.switch_page(f"../pages/{page.strip('./') or 'overview'}.py", query_params=parse_qs(asked))
+
+
+def _choose(key: str, links: Collection[str]) -> None:
+    """Gives this page those parameters of a link that no widget has. Called before the page is drawn."""
+    link = st.session_state[key].open
+    for name, values in parse_qs(link.partition("?")[2]).items() if link in links else ():
+        if name not in st.session_state:
+            st.query_params[name] = values
 
 
 def show(rows: Sequence[Row], *, key: str, label: str = "", kinds: Mapping[str, Kind] | None = None) -> None:

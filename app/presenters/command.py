@@ -92,8 +92,8 @@ def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
 
 
 def _demand(values: Values, _: str) -> tuple[str, ...]:
-    by = str(values.get("by") or "").lower()
-    return ("demand", "--by", by) if by in ("kernel", "model", "target") else ("demand",)
+    span = {**_SPANS, "28 days": "28d"}.get(str(values.get("span")))
+    return ("demand", "--since", span) if span else ("demand",)
 
 
 def _workload(values: Values, arch: str) -> tuple[str, ...] | None:

@@ -77,7 +77,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         {"part": "Of a model", "model": "Qwen3-8B", "archs": "sm_90"},
         "warm Qwen3-8B --dry-run --by=shape --arch=sm_90",
     ),
-    ("Workload", {"by": "Model"}, "demand --by model"),
+    ("Workload", {"span": "28 days"}, "demand --since 28d"),
     ("Kernels", {"view": "Other frameworks", "words": "tile"}, "caches ls tile"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
     ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),
