@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context
 from app.addresses import OLD_TABS, STORAGE, tab_address
-from app.presenters.shared import page_count, when
+from app.presenters.shared import compare_address, page_count, when
 from cache_engine.index.queries import FACETS
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
@@ -271,10 +271,9 @@ def departed(key: str) -> Departure | None:
     return gone
 
 
-def compare_link(label: str, first: str, second: str | None = None) -> None:
-    """Draws a link to the comparison of a kernel with a second; without ``second``, that page asks for one."""
-    keys = {"a": first} if second is None else {"a": first, "b": second}
-    page_link("compare", label, "compare_arrows", **keys)
+def compare_link(label: str, *keys: str) -> None:
+    """Draws a link to the comparison of kernels; of a single one, that page asks for another."""
+    page_link("compare", label, "compare_arrows", **compare_address(keys))
 
 
 def remember_results() -> None:

@@ -13,7 +13,7 @@ from app.caches import directories, links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
-from app.presenters.shared import page_count, rows_shown
+from app.presenters.shared import MOST_COMPARED, page_count, rows_shown
 from app.views import architectures, sql
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
@@ -69,16 +69,11 @@ def actions(picked: tuple[str, ...]) -> None:
     """
     count = len(picked)
     st.markdown(f"**{counted(count, 'kernel')} selected**", width="content")
-    if count == 2:
+    if 2 <= count <= MOST_COMPARED:
         widgets.compare_link("Compare", *picked)
     else:
-        st.button(
-            "Compare",
-            icon=":material/compare_arrows:",
-            help="Select exactly two kernels.",
-            disabled=True,
-            type="tertiary",
-        )
+        why = f"Select two to {MOST_COMPARED} kernels. The first is the baseline."
+        st.button("Compare", icon=":material/compare_arrows:", help=why, disabled=True, type="tertiary")
     data = partial(pack_file, cache, picked)
     file = "kernels.gemmpack"
     st.download_button(
