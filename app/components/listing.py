@@ -16,7 +16,7 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.columns import Column, cells
-from app.presenters.kernel_list import COLUMNS
+from app.presenters.kernel_list import kernel_columns
 from app.presenters.shared import Row, kernel_address
 from cache_engine.model.key import is_key
 
@@ -75,7 +75,7 @@ def kernel_list(
     linked_list(
         rows,
         [(row["key"], context.here((address or kernel_address)(row["key"]))) for row in rows],
-        COLUMNS,
+        kernel_columns(rows),
         key=key,
         label="Kernels",
         ticked=picked,

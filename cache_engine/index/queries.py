@@ -38,6 +38,7 @@ SORTS = {
     "dtype": "dtype", "layout": "layout", "shape": "row(m, n, k)", "batch": "batch", "config": "config",
     "spills": "spill_bytes", "shared memory": "shared_bytes",
     "compiler": "compiler || coalesce(' ' || compiler_version, '')",
+    "time": "median_us", "tflops": "tflops", "share of library": "speed_ratio",
 }  # fmt: skip
 
 
@@ -59,10 +60,13 @@ OLD_SORTS = {"architecture": "target"}
 _BATCH_ROWS = 10_000
 _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.created_at"
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
+_ITS_TIME = "kernel_times ON kernel_times.key = kernels.key"
+_TIMED_KERNELS = f"{_USED_KERNELS} LEFT JOIN {_ITS_TIME}"
 _COLUMNS = f"""
     kernels.* EXCLUDE (framework, version, parts_bytes, search_text, shard, stamp),
     coalesce(memory_hits, 0) AS memory_hits, coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits,
-    coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
+    coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at,
+    median_us, tflops, speed_ratio, device
 """
 _NAMED = "name, arch, m, n, k, batch, dtype, out_dtype, config"
 _OF_ADAPTED = f"""
@@ -178,10 +182,10 @@ def kernels(
         connection,
         f"""
         WITH page AS (
-            SELECT kernels.rowid AS row, {order} AS sorted FROM {_USED_KERNELS} WHERE {condition}
+            SELECT kernels.rowid AS row, {order} AS sorted FROM {_joined(sort)} WHERE {condition}
             ORDER BY sorted {direction} NULLS LAST, kernels.key LIMIT ? OFFSET ?
         )
-        SELECT {columns} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE}
+        SELECT {columns} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE} LEFT JOIN {_ITS_TIME}
         ORDER BY sorted {direction} NULLS LAST, kernels.key
         """,
         [*parameters, limit, offset],
@@ -191,7 +195,7 @@ def kernels(
 def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
     """One kernel's row; ``None`` if the index has no such kernel."""
     rows = _rows(
-        connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NULL", [key]
+        connection, f"SELECT {_COLUMNS} FROM {_TIMED_KERNELS} WHERE kernels.key = ? AND framework IS NULL", [key]
     )
     return rows[0] if rows else None
 
@@ -216,7 +220,7 @@ def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = 
     columns = " ".join((_COLUMNS if chosen.frameworks is None else _OF_ADAPTED).split())
     direction = "DESC" if descending else "ASC"
     return (
-        f"SELECT {columns}\nFROM {_USED_KERNELS}\nWHERE {shown}\n"
+        f"SELECT {columns}\nFROM {_TIMED_KERNELS}\nWHERE {shown}\n"
         f"ORDER BY {_order(sort)} {direction} NULLS LAST, kernels.key"
     )
 
@@ -288,7 +292,7 @@ def kernel_batches(
     """
     condition, parameters = chosen.where()
     return connection.sql(
-        f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE {condition} "
+        f"SELECT {_COLUMNS} FROM {_TIMED_KERNELS} WHERE {condition} "
         f"ORDER BY {_order(sort)} {'DESC' if descending else 'ASC'}, kernels.key LIMIT ?",
         params=[*parameters, limit],
     ).to_arrow_reader(_BATCH_ROWS)
@@ -385,7 +389,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
             WHERE counted > 0 AND framework IS NULL
             ORDER BY counted DESC, kernels.key LIMIT ?
         )
-        SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE}
+        SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE} LEFT JOIN {_ITS_TIME}
         ORDER BY hits DESC, kernels.key
         """,
         [limit],
@@ -449,6 +453,11 @@ def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 
         """,
         {"seconds": seconds, "since": since},
     )
+
+
+def _joined(sort: str) -> str:
+    """The tables that this order needs; timings are joined only where it is by them."""
+    return _TIMED_KERNELS if SORTS.get(sort) in ("median_us", "tflops", "speed_ratio") else _USED_KERNELS
 
 
 def _order(sort: str) -> str:

@@ -147,6 +147,10 @@ CREATE TABLE timings (
     timing              VARCHAR
 );
 
+CREATE VIEW kernel_times AS
+SELECT DISTINCT ON (timings.key) timings.key, device, median_us, tflops, speed_ratio, measured_at
+FROM timings JOIN kernels USING (key, m, batch) WHERE verified ORDER BY timings.key, measured_at DESC, timing;
+
 -- The state of the files they are from; no row while it must be looked at again.
 CREATE TABLE timings_read (state VARCHAR);
 
@@ -219,6 +223,7 @@ COMMENT ON TABLE misses IS 'Lookups that had to compile, by target.';
 COMMENT ON TABLE demand IS 'How often each shape was asked for, by period and m.';
 COMMENT ON TABLE spans IS 'How many steps of lookups and compiles took how long.';
 COMMENT ON TABLE timings IS 'Measured times of kernels, also of kernels that were deleted since.';
+COMMENT ON VIEW kernel_times IS 'The latest correct timing of each kernel in the store, for the m that it was first asked for.';
 COMMENT ON TABLE unreadable IS 'Records and files that are in the store but not in this index, and why.';
 COMMENT ON TABLE skipped IS 'Lines of the journal and timings that are not in this index, and why.';
 COMMENT ON TABLE foreign_entries IS 'Entries in the caches of other frameworks, as of the last scan.';
