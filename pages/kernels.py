@@ -14,7 +14,7 @@ from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import MOST_COMPARED, page_count, rows_shown
-from app.views import architectures, sql
+from app.views import architectures, notes, sql
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
@@ -137,7 +137,7 @@ st.session_state.update(chosen)
 
 with st.container(horizontal=True, vertical_alignment="center", key="list-head"):
     search = st.container(key="list-search")
-    again = st.container(width="content")
+    again = st.container(horizontal=True, width="content")
 entered = search.text_input(
     "Search",
     asked.get("text", ""),  # of a link from another page
@@ -150,6 +150,13 @@ entered = search.text_input(
     on_change=chosen_now,
     label_visibility="collapsed",
 )
+with again:
+    notes.draw_views(
+        {
+            **{name: asked.get_all(name) for name in (*FACET_LABELS, "sort", "asc") if name in asked},
+            **({"q": [entered]} if entered else {}),
+        }
+    )
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
 text = entered or ""

@@ -69,6 +69,7 @@ COLUMNS = (
     Column("Time", "median_us", "us", sort="time", title=timed_on),
     Column("TFLOP/s", "tflops", "decimal", sort="tflops", title=timed_on),
     Column("% of library", "speed_ratio", "share", sort="share of library", title=timed_on),
+    Column("Tags", "tags", title=lambda row: row["note"] or ""),
     Column("Hits", "hits", "count", sort="hits"),
     Column("Last used", "last_used_at", "age", sort="last used"),
     Column("Compiled", "created_at", "age", sort="created", hidden=True),
@@ -76,15 +77,17 @@ COLUMNS = (
     Column("Shared memory", "shared_bytes", "bytes", sort="shared memory", hidden=True),
     Column("Compiler", lambda row: f"{row['compiler']} {row['compiler_version']}", sort="compiler", hidden=True),
     Column("Name", "name", sort="name", hidden=True),
+    Column("Note", "note", hidden=True),
 )
+_OF_FEW = ("median_us", "tflops", "speed_ratio", "tags")
+"""The fields that few kernels have a value of: those of timings, and the tags."""
 _SPILLS = "Register spills to local memory, bytes per thread."
 
 
 def kernel_columns(rows: Sequence[Row]) -> Sequence[Column]:
-    """The columns of a list of kernels; those of timings are hidden at first where no kernel of the list was timed."""
-    if any(row["median_us"] is not None for row in rows):
-        return COLUMNS
-    return [replace(column, hidden=column.hidden or column.title is timed_on) for column in COLUMNS]
+    """The columns of a list of kernels; those that few kernels have are hidden at first where no kernel has them."""
+    empty = {name for name in _OF_FEW if not any(row[name] for row in rows)}
+    return [replace(column, hidden=column.hidden or column.of in empty) for column in COLUMNS]
 
 
 def page_number(asked: str, pages: int) -> int:

@@ -18,7 +18,7 @@ from cache_engine.cli.support.completion import keys as some_keys
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, print_warnings, sentence
 from cache_engine.cli.timings import print_timings
-from cache_engine.errors import UsageError
+from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.insight.comparison import Comparison, change, shown
 from cache_engine.insight.inspection import (
     Inspected,
@@ -32,6 +32,7 @@ from cache_engine.insight.toolchains import timing_row
 from cache_engine.kernels.select import TO_PROVE
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Record
 from cache_engine.model.documents import fields_of, picked
+from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, printable
@@ -141,14 +142,15 @@ def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, a
         emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
     elif cubin is None or as_json:
         inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
-        signature = cache.admin.signature(record.key)
+        signature, note = cache.admin.signature(record.key), note_words(cache, record.key)
         document = {
             **inspection_document(inspection),
             "timings": [timing_row(timing) for timing in timings],
             "signature": signature,
+            "note": note,
         }
         proof = proof_words(cache, record)
-        emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof))
+        emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof, note))
 
 
 def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as_json: bool) -> None:
@@ -230,12 +232,25 @@ def proof_words(cache: Cache, record: Record) -> str:
     return "; ".join(proof.words for proof in found) or "unproved: no GPU has run its canaries for this store"
 
 
+def note_words(cache: Cache, key: str) -> str:
+    """The note of a kernel and its tags, each with a #; why they cannot be read; empty if there are none."""
+    try:
+        note = cache.admin.note(CacheKey(key))
+    except (GemmCacheError, OSError) as error:
+        return f"not read: {error}"
+    return "" if note is None else " ".join(filter(None, (note.text, *(f"#{tag}" for tag in note.tags))))
+
+
 def print_inspection(
-    inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "", proof: str = ""
+    inspection: Inspection,
+    timings: Sequence[Measurement] = (),
+    signature: str = "",
+    proof: str = "",
+    written: str = "",
 ) -> None:
     """Prints a kernel: properties, occupancy, instructions, timings, and the components of its key."""
     record = inspection.record
-    more = {"fusion saves": inspection.fusion_in_words, "signature": signature, "proof": proof}
+    more = {"fusion saves": inspection.fusion_in_words, "signature": signature, "proof": proof, "note": written}
     print_fields(record_fields(record) | {name: words for name, words in more.items() if words})
     if inspection.occupancy is not None:
         _print_occupancy(inspection.occupancy)

@@ -33,6 +33,7 @@ class FindingKind(StrEnum):
     CORRUPT_TIMINGS = "corrupt timings"
     CORRUPT_EVALUATIONS = "corrupt evaluations"
     CORRUPT_JOB = "corrupt job"
+    CORRUPT_NOTE = "corrupt note"
     CORRUPT_GROUP = "corrupt group"
     FOREIGN_FILE = "file of another user"
     OPEN_FOLDER = "folder open to others"
@@ -61,6 +62,7 @@ REMEDIES = {
     FindingKind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
     FindingKind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
     FindingKind.CORRUPT_JOB: "quarantine the file",
+    FindingKind.CORRUPT_NOTE: "quarantine the file",
     FindingKind.CORRUPT_GROUP: "quarantine the file; its framework compiles the kernel again on next use",
     FindingKind.FOREIGN_FILE: "quarantine the file",
     FindingKind.OPEN_FOLDER: "take the right to write from its group and all others",

@@ -15,7 +15,7 @@ from cache_engine.errors import UsageError
 from cache_engine.index import queries, summaries
 from cache_engine.index.queries import SORTS, KernelFilter
 from cache_engine.index.sync import SCHEMA, SCHEMA_VERSION, Index
-from cache_engine.model.artifact import Record
+from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.events import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
@@ -258,6 +258,18 @@ def test_a_kernels_time_is_the_latest_correct_one_of_its_own_m(store: DiskStore,
         one = queries.kernel(opened, first.key)
         assert one is not None
         assert one["median_us"] == 20.0
+
+
+def test_versions_are_the_kernels_for_one_problem_and_target(connection: Any) -> None:
+    every = queries.kernels(connection, KernelFilter(), limit=COUNT)
+    ways = {"m", "specialisation", "opt_level"}
+    same = ("arch", *(name for name in RecordedProblem.__struct_fields__ if name not in ways))
+    for row in every[:10]:
+        expected = [one["key"] for one in every if all(one[name] == row[name] for name in same)]
+        found = queries.versions(connection, row["key"])
+        assert sorted(one["key"] for one in found) == sorted(expected)
+        assert [one["created_at"] for one in found] == sorted((one["created_at"] for one in found), reverse=True)
+    assert queries.versions(connection, "0" * 64) == []
 
 
 def test_facets_are_the_values_there_are(connection: Any) -> None:
