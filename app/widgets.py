@@ -19,6 +19,8 @@ from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
+SEARCHED = "text searched for last"
+"""The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10

@@ -172,8 +172,10 @@ def choose(label: str, kernels: list[Stored], place: int) -> None:
 
 
 def title_of(kernels: list[Stored]) -> str:
-    """The title of the page: both names, or the first and the number of the others."""
+    """The title of the page: both names, with the configs where the names are the same, or the number of the others."""
     first, *others = map(name_of, kernels)
+    if others == [first]:
+        first, *others = (f"{name_of(kernel)} {config_of(kernel)}" for kernel in kernels)
     return f"{first} and {others[0] if len(others) == 1 else f'{len(others)} more'}"
 
 
@@ -183,6 +185,7 @@ def side_by_side(kernels: list[Stored]) -> None:
     found = [compare(baseline, other) for other, _ in others]
     with heading:
         widgets.title(title_of(kernels))
+        st.set_page_config(page_title=f"Compare {title_of(kernels)} · gemm-cache")
     overview(kernels)
     choose("Baseline", kernels, 0)
     heads = [f"{at}: {kernel.key[:DIGITS]}" for at, kernel in enumerate(kernels, 1)]

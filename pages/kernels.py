@@ -8,8 +8,8 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.addresses import BY_TARGET, OTHERS, SQL, STORED, VIEWS
-from app.caches import directories, links
+from app.addresses import BY_TARGET, SQL, STORED, VIEWS
+from app.caches import directories, entries, links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
@@ -105,26 +105,32 @@ def sort_by(order: str, ascending: bool) -> None:
     st.query_params.update({"sort": order, "asc": str(ascending).lower()})
 
 
-def forget_filters() -> None:
-    """Forgets the filters of the view shown before, because another view has other choices under the same names."""
+def change_view() -> None:
+    """Forgets the filters of the view shown before, as another has other choices; both searches have the same text."""
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)
+    text = st.session_state.get(widgets.SEARCHED) or ""
+    for name in ("q", "words"):
+        st.session_state[name] = text
+    st.query_params.pop("text", None)
 
 
 cache = context.cache()
 widgets.follow_old_link()
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title("Kernels", width="content")
-    view = widgets.choose_one("View", VIEWS, STORED, key="view", hidden=True, on_change=forget_filters)
+    found = entries.frameworks()
+    scopes = (STORED, *(title for title in found if title not in VIEWS), *VIEWS[1:])
+    view = widgets.choose_one("View", scopes, STORED, key="view", hidden=True, on_change=change_view)
 if view == BY_TARGET:
     architectures.draw()
     widgets.end_page()
-if view == OTHERS:
-    directories.draw_entries()
-    widgets.end_page()
 if view == SQL:
     sql.draw()
+    widgets.end_page()
+if view != STORED:
+    directories.draw_entries(view, found)
     widgets.end_page()
 picked = listing.picked_kernels("kernels")
 
@@ -159,7 +165,7 @@ with again:
     )
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
-text = entered or ""
+text = st.session_state[widgets.SEARCHED] = entered or ""
 refusal = ""
 try:
     wanted = kernel_filter(text, chosen)

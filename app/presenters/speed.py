@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column
 from app.presenters.evaluations import error_words, roofline_figure
 from app.presenters.plots import add_points
-from app.presenters.shared import Row, Tile
+from app.presenters.shared import Row, Tile, kernel_address
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import GPUS, gpus_of
 from cache_engine.evaluator.gpu import MODEL_VERSION
@@ -93,7 +92,7 @@ TIMINGS = (
 
 
 ALL_TIMINGS = (
-    Column("Kernel", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
+    Column("Kernel", lambda one: kernel_address(one.key), "link", lambda one: one.key[:12]),
     Column("Device", "device.name"),
     Column("m × n × k", lambda one: f"{one.problem.m} × {one.problem.n} × {one.problem.k}"),
     Column("Batch", "problem.batch"),

@@ -75,7 +75,8 @@ def compared(toolchains: list[str]) -> None:
     st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
     tables.draw(found.summaries, architectures.FIGURE_COLUMNS, key="figures")
     if found.worse:
-        tables.draw(found.worse, architectures.WORSE_COLUMNS, key="worse")
+        titles = context.titles(one.to_key for one in found.worse)
+        tables.draw(found.worse, architectures.worse_columns(titles), key="worse")
 
 
 def draw() -> None:

@@ -150,7 +150,8 @@ def tagged(condition: Condition, column: str) -> Part:
     A column without a value has no words.
     """
     word = f" {_expression(str(condition.value), '[^ ]*')} "
-    return f"regexp_matches(' ' || coalesce({column}, '') || ' ', ?) = ?", [word, condition.operator == "="]
+    words = f"coalesce(' ' || nullif({column}, '') || ' ', '')"
+    return f"regexp_matches({words}, ?) = ?", [word, condition.operator == "="]
 
 
 def all_of(parts: Sequence[Part]) -> Part:
