@@ -58,7 +58,7 @@ def shares_of_peak(problem: EvaluationProblem, chip: presenters_evaluations.Chip
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]:  # noqa: ARG001 (what it is of)
-    """A list, cached for all readers, to which the validation of a file of measurements is added once it is made."""
+    """A list that all readers share: empty until a file of measurements is validated, then with the result of that."""
     return []
 
 
