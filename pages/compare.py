@@ -138,37 +138,26 @@ def times(records: list[Record], heads: list[str]) -> None:
 
 
 def overview(kernels: list[Stored]) -> None:
-    """Draws the compared kernels as a table of links, and the choice of the baseline."""
-    columns = (
-        Column("No.", lambda each: "1, baseline" if each[0] == 1 else str(each[0])),
-        Column("Kernel", lambda each: kernel_address(each[1].key), "link", lambda each: name_of(each[1])),
-        Column("Config", lambda each: config_of(each[1])),
-        Column("Key", lambda each: each[1].key[:DIGITS], title=lambda each: each[1].key),
-        Column("Function", lambda each: describe(each[1]).name if isinstance(each[1], Group) else each[1].name),
-    )
-    tables.draw(enumerate(kernels, 1), columns, key="compared-kernels", label="Kernels", saved=False)
-
-
-def moved(key: str, keys: list[str], place: int) -> list[str]:
-    """The keys in the order in which ``key`` has this place: 0 is the baseline, 1 the machine code beside it."""
-    others = [each for each in keys if each != key]
-    return [*others[:place], key, *others[place:]]
-
-
-def choose(label: str, kernels: list[Stored], place: int) -> None:
-    """Draws the choice of the kernel that has this place in the address."""
+    """Draws the compared kernels as a table with links: to each, and to this page with it in another place."""
     keys = [kernel.key for kernel in kernels]
-    called = {kernel.key: f"{name_of(kernel)} · {config_of(kernel)} · {kernel.key[:DIGITS]}" for kernel in kernels}
-    name = f"chosen-{place}"
-    st.session_state[name] = keys[place]
-    st.selectbox(
-        label,
-        keys[place and 1 :],
-        format_func=called.__getitem__,
-        key=name,
-        on_change=lambda: put(moved(st.session_state[name], keys, place)),
-        width=600,
-    )
+
+    def first(key: str, *before: str) -> str | None:
+        """The address of this page with the key after those ``before``; ``None`` if it has this place."""
+        order = list(dict.fromkeys((*before, key, *keys)))
+        return None if order == keys else f"compare?{urlencode(compare_address(order), doseq=True)}"
+
+    columns = [
+        Column("No.", lambda each: keys.index(each.key) + 1),
+        Column("Kernel", lambda each: kernel_address(each.key), "link", name_of),
+        Column("Config", config_of),
+        Column("Key", lambda each: each.key[:DIGITS]),
+        Column("Function", lambda each: describe(each).name if isinstance(each, Group) else each.name),
+        Column("Baseline", lambda each: first(each.key), "link", lambda each: "yes" if each.key == keys[0] else "use"),
+    ]
+    if len(keys) > 2:
+        sass = Column("Machine code", lambda each: each.key != keys[0] and first(each.key, keys[0]), "link", "compare")
+        columns.append(sass)
+    tables.draw(kernels, columns, key="compared-kernels", label="Kernels", saved=False)
 
 
 def title_of(kernels: list[Stored]) -> str:
@@ -187,7 +176,6 @@ def side_by_side(kernels: list[Stored]) -> None:
         widgets.title(title_of(kernels))
         st.set_page_config(page_title=f"Compare {title_of(kernels)} · gemm-cache")
     overview(kernels)
-    choose("Baseline", kernels, 0)
     heads = [f"{at}: {kernel.key[:DIGITS]}" for at, kernel in enumerate(kernels, 1)]
     for note in dict.fromkeys(note for one in found for note in one.notes):
         st.text(note)
@@ -195,9 +183,7 @@ def side_by_side(kernels: list[Stored]) -> None:
     if len(records) == len(kernels):
         times(records, heads)
     comparison.side_by_side(found, heads)
-    st.header("Machine code")
-    if len(kernels) > 2:
-        choose("Baseline and", kernels, 1)
+    st.header(f"Machine code of {heads[0]} and {heads[1]}")
     other, second_sass = others[0]
     comparison.draw_machine_code(lambda: (baseline, first_sass()), lambda: (other, second_sass()))
 

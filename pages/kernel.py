@@ -196,18 +196,12 @@ def versions(key: str) -> None:
         others = [row["key"] for row in rows if row["key"] != key][: MOST_COMPARED - 1]
         widgets.compare_link(f"Compare with the latest {len(others)}", key, *others)
         counts = st.toggle("Instructions", key="instructions", help="Disassembles each kernel: half a second each.")
-    counted = {row["key"]: instructions_of(row["key"]) for row in rows[:MOST_DISASSEMBLED]} if counts else {}
-    known = {each: count for each, count in counted.items() if count is not None}
-    tables.draw(rows, kernel.version_columns(key, known), key="versions")
-
-
-def instructions_of(key: str) -> int | None:
-    """The number of static instructions of a kernel; ``None`` if it cannot be disassembled here."""
-    try:
-        mix = context.inspection(cache.find(CacheKey(key))).instructions
-    except GemmCacheError:
-        return None
-    return None if mix is None else mix.total
+    mixes = {
+        row["key"]: context.inspection(cache.find(CacheKey(row["key"]))).instructions
+        for row in (rows[:MOST_DISASSEMBLED] if counts else ())
+    }
+    totals = {each: mix.total for each, mix in mixes.items() if mix is not None}
+    tables.draw(rows, kernel.version_columns(key, totals), key="versions")
 
 
 def decisions(key: str) -> None:

@@ -76,8 +76,8 @@ def chosen(kind: str | None) -> EntryFilter:
     """Draws the search field and the lists of choices, which are part of the page's address; returns their filter."""
     text = st.text_input(
         # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.
-        "Search", st.query_params.get("q", ""), key="words", bind="query-params", type="search", live=True, max_chars=200,
-        placeholder="Words of name, target, version, config or id", label_visibility="collapsed",
+        "Search", st.query_params.get("q", ""), key="words", bind="query-params", type="search", live=True,
+        max_chars=200, placeholder="Words of name, target, version, config or id", label_visibility="collapsed",
     )  # fmt: skip
     st.session_state[widgets.SEARCHED] = text
     if kind is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from operator import itemgetter
 
 from app.presenters.columns import Column
+from app.presenters.kernel_list import COLUMNS
 from app.presenters.overview import event_details, event_words
 from app.presenters.shared import Row, kernel_address
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
@@ -96,22 +97,16 @@ def version_columns(key: str, instructions: Mapping[str, int]) -> list[Column]:
     """
     return [
         Column("Kernel", lambda row: kernel_address(row["key"]), "link", lambda row: row["key"][:12]),
-        Column("", lambda row: "this kernel" if row["key"] == key else ""),
-        Column("Compiled", "created_at", "age"),
-        Column("Toolchain", lambda row: f"{row['compiler']} {row['compiler_version']}"),
-        Column("Build", lambda row: " ".join(row["toolchain"].split(" ")[2:])[:12]),
-        Column("Family", "family"),
-        Column("Config", "config"),
-        Column("m", "m", "count"),
-        Column("Registers", "registers", "count"),
-        Column("Spills", "spill_bytes", "bytes"),
+        Column("Shown", lambda row: "yes" if row["key"] == key else ""),
+        Column("Toolchain", lambda row: " ".join((row["compiler"], row["toolchain"].partition(" ")[2][:24]))),
         *([Column("Instructions", lambda row: instructions.get(row["key"]), "count")] if instructions else []),
-        Column("Cubin size", "size_bytes", "bytes"),
-        Column("Compile time", "compile_ms", "ms"),
-        Column("Time", "median_us", "us"),
-        Column("On", lambda row: row["device"] or ""),
-        Column("Hits", "hits", "count"),
+        *(column for column in COLUMNS if column.name in _OF_VERSIONS),
     ]
+
+
+_OF_VERSIONS = {
+    "Compiled", "Family", "Config", "m × n × k", "Registers", "Spills", "Cubin size", "Compile time", "Time", "Hits"
+}  # fmt: skip
 
 
 INSTRUCTIONS = (

@@ -10,8 +10,7 @@ from app.presenters import architectures
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
-from cache_engine.insight.toolchains import made_by_toolchain, regressions, timing_row, timings_csv
-from cache_engine.model.measurement import Measurement
+from cache_engine.insight.toolchains import made_by_toolchain, regressions
 from cache_engine.units import counted
 
 
@@ -30,20 +29,7 @@ def timings() -> None:
     listed = st.expander("All timings", on_change="rerun", key="all_timings", bind="query-params")
     if listed.open:
         with listed:
-            timing_list(list(context.cache().timings))
-
-
-def timing_list(found: list[Measurement]) -> None:
-    """Draws timings as a table, with a button that downloads them as a file."""
-    tables.draw(found, ALL_TIMINGS, key="timings", saved=False)
-    st.download_button(
-        "CSV",
-        lambda: timings_csv([timing_row(one) for one in found]),
-        "timings.csv",
-        "text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-    )
+            tables.draw(context.cache().timings, ALL_TIMINGS, key="timings")
 
 
 def toolchains() -> None:

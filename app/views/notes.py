@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import streamlit as st
 
@@ -16,28 +17,18 @@ from cache_engine.store.notes import MOST_LETTERS, MOST_NAME, TAG, Note, View
 LIST = "kernels"
 
 
-def note_of(key: CacheKey) -> Note | None:
-    """The note of a kernel; shows why if it cannot be read."""
-    try:
-        return context.cache().admin.note(key)
-    except (GemmCacheError, OSError) as error:
-        st.text(f"The note cannot be read: {error}")
-        return None
-
-
 def show(key: CacheKey) -> None:
     """Draws the note and the tags of a kernel; nothing without them."""
-    note = note_of(key)
-    if note is not None:
-        st.text(" ".join(filter(None, (note.text, *(f"#{tag}" for tag in note.tags)))))
+    if words := context.cache().admin.note_words(key):
+        st.text(words)
 
 
 def edit(key: CacheKey) -> None:
     """Draws, for readers who may change the store, the form for a kernel's note and tags."""
     if not guard.may().granted:
         return
-    with st.popover("Note…", icon=":material/edit_note:", type="tertiary"):
-        note = note_of(key) or Note()
+    with suppress(GemmCacheError, OSError), st.popover("Note…", icon=":material/edit_note:", type="tertiary"):
+        note = context.cache().admin.note(key) or Note()
         with st.form("note", border=False):
             text = st.text_input("Note", note.text, max_chars=MOST_LETTERS)
             words = st.text_input("Tags", " ".join(note.tags), max_chars=MOST_LETTERS, help=f"{TAG.capitalize()}.")

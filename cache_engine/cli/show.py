@@ -18,7 +18,7 @@ from cache_engine.cli.support.completion import keys as some_keys
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, print_warnings, sentence
 from cache_engine.cli.timings import print_timings
-from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, change, shown
 from cache_engine.insight.inspection import (
     Inspected,
@@ -142,7 +142,7 @@ def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, a
         emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
     elif cubin is None or as_json:
         inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
-        signature, note = cache.admin.signature(record.key), note_words(cache, record.key)
+        signature, note = cache.admin.signature(record.key), cache.admin.note_words(CacheKey(record.key))
         document = {
             **inspection_document(inspection),
             "timings": [timing_row(timing) for timing in timings],
@@ -230,15 +230,6 @@ def proof_words(cache: Cache, record: Record) -> str:
 
     found = states(cache.layout, record.family, f"{record.compiler} {record.compiler_version}")
     return "; ".join(proof.words for proof in found) or "unproved: no GPU has run its canaries for this store"
-
-
-def note_words(cache: Cache, key: str) -> str:
-    """The note of a kernel and its tags, each with a #; why they cannot be read; empty if there are none."""
-    try:
-        note = cache.admin.note(CacheKey(key))
-    except (GemmCacheError, OSError) as error:
-        return f"not read: {error}"
-    return "" if note is None else " ".join(filter(None, (note.text, *(f"#{tag}" for tag in note.tags))))
 
 
 def print_inspection(

@@ -312,11 +312,8 @@ class Index:
         layout = self._store.layout
         horizon = time.time_ns() - SETTLED_NS
         metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
-        times = (
-            mtime_ns(layout.groups),
-            mtime_ns(layout.notes),
-            *(mtime_ns(f"{metadata}/{shard}") for shard in SHARDS),
-        )
+        folders = (layout.groups, layout.notes, *(f"{metadata}/{shard}" for shard in SHARDS))
+        times = tuple(map(mtime_ns, folders))
         if any(mtime > horizon for mtime in times):
             return None
         sources = (

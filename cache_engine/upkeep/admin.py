@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace as replace_struct
 
 from cache_engine import upkeep
-from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
+from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, StoreError, UsageError
 from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
@@ -255,6 +255,14 @@ class Admin:
             CorruptEntry, StoreError: when the file is damaged, or of another format version.
         """
         return notes.note_of(self.store.layout, key)
+
+    def note_words(self, key: CacheKey) -> str:
+        """The note of a kernel and its tags, each with a #, or why they cannot be read; empty if there are none."""
+        try:
+            note = self.note(key)
+        except (CorruptEntry, StoreError, OSError) as error:
+            return f"the note cannot be read: {error}"
+        return "" if note is None else " ".join(filter(None, (note.text, *(f"#{tag}" for tag in note.tags))))
 
     def annotate(
         self,

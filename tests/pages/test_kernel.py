@@ -69,7 +69,6 @@ def test_history_has_the_kernels_for_the_same_problem(open_page: Open, compiled_
     app = sound(open_page(compiled_store, "kernel", key=record.key, part="History"))
     newest, own = tabled(app, "Toolchain")
     assert (newest["Kernel"], own["Kernel"]) == tuple(f"kernel?key={each}" for each in (other.key, record.key))
-    assert (newest[""], own[""]) == ("", "this kernel")
     assert (newest["Config"], own["Config"]) == (str(config), str(record.config))
     assert own["Registers"] == str(record.resources.registers)
     assert own["Time"] == "–", "no time is invented"
