@@ -78,7 +78,8 @@ def ls_verb(
     target, arch, dtype, out, layout,          a word, also with *: 64x*
     epilogue, scales, mode, specialise,
     fast_math, family, compiler, config,
-    name, key
+    name, key, note
+    tag                                        a tag of pin --tag
 
     Quote words with *, < or >, because shells interpret these. Kernels of other frameworks match by name, key, target,
     framework, version or config.

@@ -35,6 +35,7 @@ from cache_engine.insight.toolchains import timing_row
 from cache_engine.kernels.select import TO_PROVE
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Record
 from cache_engine.model.documents import fields_of, picked
+from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings
 from cache_engine.units import human_age, human_bytes, human_ms, printable
@@ -144,14 +145,15 @@ def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, a
         emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
     elif cubin is None or as_json:
         inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
-        signature = cache.admin.signature(record.key)
+        signature, note = cache.admin.signature(record.key), cache.admin.note_words(CacheKey(record.key))
         document = {
             **inspection_document(inspection),
             "timings": [timing_row(timing) for timing in timings],
             "signature": signature,
+            "note": note,
         }
         proof = proof_words(cache, record)
-        emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof))
+        emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof, note))
 
 
 def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as_json: bool) -> None:
@@ -234,11 +236,15 @@ def proof_words(cache: Cache, record: Record) -> str:
 
 
 def print_inspection(
-    inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "", proof: str = ""
+    inspection: Inspection,
+    timings: Sequence[Measurement] = (),
+    signature: str = "",
+    proof: str = "",
+    written: str = "",
 ) -> None:
     """Prints a kernel: properties, occupancy, instructions, timings, and the components of its key."""
     record = inspection.record
-    more = {"fusion saves": inspection.fusion_in_words, "signature": signature, "proof": proof}
+    more = {"fusion saves": inspection.fusion_in_words, "signature": signature, "proof": proof, "note": written}
     print_fields(record_fields(record) | {name: words for name, words in more.items() if words})
     if inspection.occupancy is not None:
         _print_occupancy(inspection.occupancy)

@@ -31,7 +31,15 @@ from cache_engine.index.connection import (
     is_own,
     passing_on_ctrl_c,
 )
-from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
+from cache_engine.index.records import (
+    SETTLED_NS,
+    UNREAD,
+    mtime_ns,
+    sync_notes,
+    sync_records,
+    sync_timings,
+    timings_state,
+)
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import HOUR_S, Tally
 from cache_engine.model.gemm.fields import FIELDS
@@ -308,7 +316,8 @@ class Index:
         layout = self._store.layout
         horizon = time.time_ns() - SETTLED_NS
         metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
-        times = (mtime_ns(layout.groups), *(mtime_ns(f"{metadata}/{shard}") for shard in SHARDS))
+        folders = (layout.groups, layout.notes, *(f"{metadata}/{shard}" for shard in SHARDS))
+        times = tuple(map(mtime_ns, folders))
         if any(mtime > horizon for mtime in times):
             return None
         sources = (
@@ -359,12 +368,13 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
     timings, timings_settled = sync_timings(connection, store.layout)
-    changed = int(bool(added or removed or unreadable or events or timings))
+    notes, notes_settled = sync_notes(connection, store.layout)
+    changed = int(bool(added or removed or unreadable or events or timings or notes))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
-    settled = waiting == (0,) and timings_settled
+    settled = waiting == (0,) and timings_settled and notes_settled
     left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(
         added, removed, unreadable, events, int(row[0]) if row else 0, settled, 0, timings,

@@ -79,6 +79,8 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Workload", {"span": "28 days"}, "demand --since 28d"),
     ("Kernels", {"view": "Other frameworks", "words": "tile"}, "caches ls tile"),
+    ("Kernels", {"view": "Triton", "words": "tile", "kind": ["triton"]}, "caches ls tile --kind=triton"),
+    ("Kernels", {"view": "SQL"}, "ls"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
     ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),
     ("Compile", {"what": "Whole model", "s_model": "Qwen3-8B", "s_tokens": "1"}, "warm Qwen3-8B --arch sm_80 --m 1"),
