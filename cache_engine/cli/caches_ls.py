@@ -28,8 +28,7 @@ from cache_engine.cli.caches import (
     trace_option,
     where,
 )
-from cache_engine.cli.support import Verb, emit, json_option, only_with
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, only_with
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, human_ms

@@ -12,11 +12,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, named, only_with, open_cache
+from cache_engine.cli.support import (
+    Verb,
+    VerbGroup,
+    emit,
+    json_option,
+    named,
+    only_targets_option,
+    only_with,
+    open_cache,
+    print_refused,
+    print_unknown,
+    signing_key,
+    targets_option,
+    write_file,
+)
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.output import write_file
-from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
-from cache_engine.cli.support.targets import only_targets_option, targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import StoreError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
@@ -111,9 +122,11 @@ def export_verb(
     frameworks keep in the store are packed too, but serve only after pack import; compiled CPU code is left out, unless
     it is signed and the setting host_code is on. With --for, the pack has only the kernels of a model: those that warm
     with the same arguments compiles. With --sign, stores that trust the key (setting trusted_signers) know who made the
-    kernels. With --format oci, the pack can be pushed to a container registry; pack import reads it back. With
-    --format flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name
-    no kernel's code, so the store, or packs, must be where they run. With --as, writes no pack, but the file for
+    kernels. A pack also tells, as a hint, which kernel families were proved on GPUs of this store.
+
+    With --format oci, the pack can be pushed to a container registry; pack import reads it back. With --format
+    flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name no kernel's
+    code, so the store, or packs, must be where they run. With --as, writes no pack, but the file for
     torch.compiler.load_cache_artifacts, if the setting host_code is on and a trusted signer signed it.
     """
     if name is not None:

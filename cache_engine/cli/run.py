@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache, write_file
 from cache_engine.cli.terminal import escaped, moment
 from cache_engine.errors import GemmCacheError, LockTimeout, UsageError
 from cache_engine.frameworks.bundles import UnknownGroup
