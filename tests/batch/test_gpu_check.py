@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from cache_engine.batch import gpu_check
-from cache_engine.batch.gpu_check import GpuCheck, GpuSpeed, check_gpu, speeds
+from cache_engine.batch.gpu_check import GpuSpeed, check_gpu, speeds
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.proving.watchdog import Order, Watchdog
+from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
 from cache_engine.gpu.memory_pool import DeviceMemoryPool, PoolStatistics
 from cache_engine.gpu.timer import Timing
 from cache_engine.model.proof import PROVED, REFUSED, UNPROVED
@@ -35,7 +35,7 @@ POOL = _pool(2**20, 0)
 
 def _checked(
     monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: dict[str, str], seconds: float = 600.0
-) -> dict[str, GpuCheck]:
+) -> dict[str, Verdict]:
     def start(order: Order) -> Watchdog:
         command = [sys.executable, "-m", "tests.device.canary_process", behaviours.get(order.family, "right")]
         return Watchdog(msgspec.structs.replace(order, budget_s=600.0), command)
@@ -44,7 +44,7 @@ def _checked(
     monkeypatch.setattr(gpu_check, "shared_pool", lambda: SimpleNamespace(fault=partial(DeviceMemoryPool.fault, POOL)))
     monkeypatch.setattr(gpu_check, "find_spec", lambda name: None)  # PyTorch, which takes no memory of NumPy
     with numpy_gpu.launching_in_numpy(monkeypatch), open_cache(folder / "store", durability="fast") as cache:
-        return {one.name: one for one in check_gpu(cache, time.monotonic() + seconds, start)}
+        return dict(check_gpu(cache, time.monotonic() + seconds, start))
 
 
 def test_a_right_gpu_proves_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,21 +60,21 @@ def test_what_is_wrong_is_named_with_its_command(tmp_path: Path, monkeypatch: py
     assert {name: one.state for name, one in found.items() if one.state != PROVED} == {
         "simt": REFUSED, "scaled": UNPROVED, "CuPy": REFUSED,
     }  # fmt: skip
-    assert "elements of C are wrong" in found["simt"].reason
+    assert "elements of C are wrong" in found["simt"].refused
     assert "--family=simt" in found["simt"].command
-    assert "the GPU was lost" in found["scaled"].reason
-    assert "nan" in found["CuPy"].reason
+    assert "the GPU was lost" in found["scaled"].undecided
+    assert "nan" in found["CuPy"].refused
 
 
 def test_the_ptx_machine_proves_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = _checked(monkeypatch, tmp_path, dict.fromkeys(FAMILIES, "ptx"))
-    assert {name: found[name].reason for name in FAMILIES} == dict.fromkeys(FAMILIES, "")
+    assert {name: found[name].refused for name in FAMILIES} == dict.fromkeys(FAMILIES, "")
 
 
 def test_canaries_that_take_too_long_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = _checked(monkeypatch, tmp_path, {}, seconds=0.0)
     assert {found[name].state for name in FAMILIES} == {UNPROVED}
-    assert "the time ended after" in found["simt"].reason
+    assert "the time ended after" in found["simt"].undecided
 
 
 @pytest.mark.parametrize(

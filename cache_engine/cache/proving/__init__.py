@@ -9,10 +9,8 @@ until its toolchain changes. ``warm`` on a GPU does this ahead, for all problems
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -25,7 +23,7 @@ from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
 from cache_engine.cache.serving import CompiledKernel, Serving
 from cache_engine.cache.stages import StageClock
-from cache_engine.errors import CorruptEntry, GemmCacheError, NotHereError
+from cache_engine.errors import CorruptEntry, NotHereError
 from cache_engine.gpu.probe import current_gpu
 from cache_engine.gpu.timer import Timing
 from cache_engine.kernels.select import TO_PROVE, plain_family
@@ -38,7 +36,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
 from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof, identity, is_shipped, kernels_digest
-from cache_engine.process import processors, renew_after_fork
+from cache_engine.process import renew_after_fork
 from cache_engine.settings import BEFORE, NEVER, Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
@@ -100,16 +98,18 @@ class Proofs:
         renew_after_fork(self)
 
     def _start(self) -> None:
-        self._lock = threading.RLock()
         self._known: dict[CacheKey, Proof] = {}
         self._undecided: dict[CacheKey, str] = {}
-        self._pending: dict[CacheKey, PendingKernel[CompiledKernel]] = {}
+        self._pending: dict[Request, PendingKernel[CompiledKernel]] = {}
         self._queue = BackgroundQueue()
         self._watchdogs: set[Watchdog] = set()
 
     def renew_after_fork(self) -> None:
         """In a forked child: forgets running proofs, because the parent continues them."""
+        pending = list(self._pending.values())
         self._start()
+        for handle in pending:
+            handle.renew_after_fork()
 
     def served(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
         """The request to serve now in place of ``asked``, and a handle of the kernel that serves after its proof.
@@ -205,52 +205,33 @@ class Proofs:
     # ---- A proof ----
 
     def _prove(self, every: Sequence[_Candidate], *, waits: bool) -> PendingKernel[CompiledKernel]:
-        """Starts a proof, or joins the running proof of this family; returns a handle of the first kernel asked for.
+        """Queues a proof behind those that run; returns a handle of the first kernel asked for.
 
-        If ``waits``, returns only after the proof has ended; else at once.
+        If the family is proved by then, the handle gets its kernel at once. If ``waits``, returns only after the end.
         """
-        name = every[0].name
-        handle: PendingKernel[CompiledKernel] = PendingKernel(name, nullcontext)
-        with self._lock:
-            running = self._pending.get(name)
-            if running is None:
-                self._pending[name] = handle
-        if running is not None:
-            running.on_done(partial(self._join, every[0].asked, handle))
-            if waits:
-                running.wait()
-        elif waits:
-            self._work(every, handle)
-        elif not self._queue.put(partial(self._work, every, handle)):
-            self._pending.pop(name, None)
-            handle.fail("this process can start no thread")
+        asked = every[0].asked
+        handle = self._pending.get(asked)
+        if handle is None:
+            handle = self._pending[asked] = PendingKernel(every[0].name, nullcontext)
+            if not self._queue.put(partial(self._work, every, handle)):
+                self._pending.pop(asked, None)
+                handle.fail("this process can start no thread")
+        if waits:
+            handle.wait()
         return handle
-
-    def _join(
-        self, asked: Request, handle: PendingKernel[CompiledKernel], ended: PendingKernel[CompiledKernel]
-    ) -> None:
-        """After a proof that another problem started: completes the handle for the problem ``asked``."""
-        if not ended.ready:
-            handle.fail(str(ended.failure))
-            return
-        try:
-            handle.succeed(self._serving.get_or_compile(self._selector, asked, StageClock(), priority=Priority.WARM))
-        except (GemmCacheError, OSError) as error:
-            handle.fail(in_words(error), error)
 
     def _work(self, every: Sequence[_Candidate], handle: PendingKernel[CompiledKernel]) -> None:
         """Proves the family of ``every``, and completes the handle."""
         why, kernels, name = "the proof was interrupted", list[_Pair](), every[0].name
         try:
             get = partial(self._serving.get_or_compile, self._selector, priority=Priority.PROMOTION)
-            with ThreadPoolExecutor(min(len(every), processors())) as pool:
-                kernels += pool.map(lambda one: (get(one.asked, StageClock()), get(one.plain, StageClock())), every)
+            kernels = [(get(one.asked, StageClock()), get(one.plain, StageClock())) for one in every]
             why = self._decide(every[0], kernels)
         except Exception as error:  # whatever happens, the caller is served by the plain family
             why = self._undecided[name] = in_words(error)
             _log.warning("the proof of %s could not be made: %s", every[0].asked[0], why)
         finally:
-            self._pending.pop(name, None)
+            self._pending.pop(every[0].asked, None)
             if why:
                 handle.fail(why)
             else:
@@ -258,6 +239,8 @@ class Proofs:
 
     def _decide(self, one: _Candidate, kernels: Sequence[_Pair]) -> str:
         """Proves a family and logs the outcome; returns the reason why the first kernel of it does not serve."""
+        if one.name in self._undecided:  # since this was queued
+            return self._undecided[one.name]
         with self._locked(None if self._store is None else self._store.layout.key_lock(one.name)):
             if (state := self._state(one)) != UNPROVED:  # another process has proved it
                 return "" if state == PROVED else self._known[one.name].words
@@ -350,3 +333,5 @@ class Proofs:
         for watchdog in list(self._watchdogs):
             watchdog.end()
         self._queue.close(0.0)
+        for handle in list(self._pending.values()):
+            handle.fail("the cache was closed")

@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.proof import PROVED, REFUSED, UNPROVED
 from cache_engine.process import unforked
 
 BUDGET_S = 2.0
@@ -112,6 +113,11 @@ class Verdict(msgspec.Struct):
     command: str = ""
     timings: list[tuple[dict[str, Any], ...]] = msgspec.field(default_factory=list)
     untimed: str = ""
+
+    @property
+    def state(self) -> Literal["unproved", "proved", "refused"]:
+        """The state of the family after this outcome."""
+        return REFUSED if self.refused else UNPROVED if self.undecided else PROVED
 
 
 class Watchdog:
