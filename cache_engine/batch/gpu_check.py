@@ -21,7 +21,7 @@ from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.matmul import matmul
 from cache_engine.cache.proving import order_of
-from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import ENDED, Order, Verdict, Watchdog
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import shapes_of
 from cache_engine.evaluator.chips import gpu_called
@@ -105,7 +105,7 @@ def check_gpu(
         timer = Timer(max(0.0, left_s), watchdog.end)
         timer.start()
         found = watchdog.verdict()
-        if found.undecided and timer.finished.is_set():
+        if found.undecided == ENDED:
             found.undecided = f"the time ended after {found.cases} right cases; close what else runs here, and repeat"
         timer.cancel()
         return found

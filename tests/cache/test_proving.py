@@ -5,6 +5,8 @@ The canaries run in a process of their own (``tests/device/canary_process.py``),
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from xxhash import xxh3_64_hexdigest
 
 from cache_engine.batch.warm import warm
 from cache_engine.cache import proving
@@ -290,11 +293,12 @@ def test_each_gpu_has_a_state_of_its_own(cache: Cache, process: Proving, monkeyp
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
 def test_a_store_that_cannot_be_written_leaves_the_proof_in_the_process(
-    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+    number: int, cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(proving, "write_proof", refuse)
     monkeypatch.setattr(proving, "file_lock", refuse)
@@ -340,6 +344,36 @@ def test_a_damaged_proof_counts_as_none_and_is_replaced(tmp_path: Path, process:
             assert _served(cache).record.family == "tensor_core"
             assert _proof(cache).state == PROVED
             assert not cache.admin.verify()
+
+
+def test_a_proof_of_another_version_is_skipped_and_stays(tmp_path: Path, process: Proving) -> None:
+    with _opened(tmp_path) as cache:
+        _served(cache)
+        ((name, proof),) = proofs(cache.layout)
+    path = Path(cache.layout.proof_path(name))
+    inner = msgspec.json.encode(proof).replace(b'"proved"', b'"sampled"')
+    newer = b'{"checksum":"xxh3:%b","proof":%b}' % (xxh3_64_hexdigest(inner).encode(), inner)
+    path.write_bytes(newer)
+    with _opened(tmp_path) as cache:
+        (finding,) = cache.admin.verify()
+        assert (finding.is_damage, finding.repairable) == (False, False)
+        assert _served(cache).record.family == "tensor_core"
+        assert _served(cache).record.family == "hopper"  # by what this process knows
+    assert path.read_bytes() == newer
+
+
+def test_closing_the_cache_ends_a_proof_and_all_that_wait_for_it(
+    tmp_path: Path, process: Proving, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.behaviour = "hangs"
+    with _opened(tmp_path) as cache:
+        pending = [_pending(cache), _pending(cache, replace(PROBLEM, n=144))]
+        assert _pending(cache) is pending[0]
+    for handle in pending:
+        assert not handle.wait(60)
+        assert handle.failure is not None
+    assert not caplog.records, "a program that ends has nothing to be warned of"
+    assert not list(proofs(cache.layout))
 
 
 def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving) -> None:

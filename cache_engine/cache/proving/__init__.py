@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cache_engine.background import BackgroundQueue
-from cache_engine.cache.proving.watchdog import Asked, Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import ENDED, Asked, Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
 from cache_engine.cache.serving import CompiledKernel, Serving
@@ -280,7 +280,8 @@ class Proofs:
         if v.undecided:
             self._undecided[one.name] = v.undecided
             decided(reason=UNPROVED, detail=f"{record.family} on {device.name}: {v.undecided}")
-            _log.warning("%s stays unproved on %s in this process: %s", record.family, device.name, v.undecided)
+            say = _log.info if v.undecided == ENDED else _log.warning  # a program may end before a proof
+            say("%s stays unproved on %s in this process: %s", record.family, device.name, v.undecided)
             return v.undecided
         proof = Proof(
             family=record.family, state=REFUSED if v.refused else PROVED, device=device,
