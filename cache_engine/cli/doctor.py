@@ -19,8 +19,7 @@ import click
 
 from cache_engine._version import version_and_build
 from cache_engine.cache.serving.pack_state import pack_state
-from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache, write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.contents import cuda_for, find_tool

@@ -33,6 +33,7 @@ class FindingKind(StrEnum):
     CORRUPT_TIMINGS = "corrupt timings"
     CORRUPT_EVALUATIONS = "corrupt evaluations"
     CORRUPT_JOB = "corrupt job"
+    CORRUPT_NOTE = "corrupt note"
     CORRUPT_GROUP = "corrupt group"
     CORRUPT_PROOF = "corrupt proof"
     FOREIGN_FILE = "file of another user"
@@ -62,6 +63,7 @@ REMEDIES = {
     FindingKind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
     FindingKind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
     FindingKind.CORRUPT_JOB: "quarantine the file",
+    FindingKind.CORRUPT_NOTE: "quarantine the file",
     FindingKind.CORRUPT_GROUP: "quarantine the file; its framework compiles the kernel again on next use",
     FindingKind.CORRUPT_PROOF: "quarantine the file; the GPU proves the family again",
     FindingKind.FOREIGN_FILE: "quarantine the file",

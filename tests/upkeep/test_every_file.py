@@ -21,6 +21,7 @@ from cache_engine.model.proof import PROVED, Proof
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import SNAPSHOT, Journal, append_decisions, fold
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.notes import View, annotate, save_view
 from cache_engine.store.proofs import write_proof
 from cache_engine.store.results import compress
 from cache_engine.store.timings import Timings
@@ -99,6 +100,16 @@ def _proof(store: DiskStore) -> Path:
     return Path(store.layout.proof_path(CacheKey("ab" * 32)))
 
 
+def _note(store: DiskStore) -> Path:
+    annotate(store.layout, CacheKey("ab" * 32), text="slow")
+    return Path(store.layout.note_path(CacheKey("ab" * 32)))
+
+
+def _view(store: DiskStore) -> Path:
+    save_view(store.layout, View("slow ones"))
+    return Path(store.layout.view_path("slow ones"))
+
+
 def _temporary(store: DiskStore) -> Path:
     return store.layout.temp / "1234-abcd"
 
@@ -115,6 +126,7 @@ DAMAGED: dict[str, tuple[Callable[[DiskStore], Path], ...]] = {
     "older_decisions_log": (_older_decisions,),
     "groups": (_group,),
     "proofs": (_proof,),
+    "notes": (_note, _view),
 }
 """By the name in ``StoreLayout``: each makes a file of this kind, to be damaged."""
 
@@ -123,6 +135,7 @@ NOT_CHECKED = {
     "locks": "their content means nothing",
     "decisions": "the folder of the two files of the log",
     "decisions_lock": "its content means nothing",
+    "notes_lock": "its content means nothing",
     "pins": "their content means nothing; test_orders checks their names",
     "quarantine": "it is there because it is damaged",
     "results_folder": "another name of the folders of evaluations and timings",
