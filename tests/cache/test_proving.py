@@ -22,7 +22,7 @@ from cache_engine.batch.warm import warm
 from cache_engine.cache import proving
 from cache_engine.cache.cache import Cache, CompiledKernel, open_cache
 from cache_engine.cache.matmul import matmul
-from cache_engine.cache.proving import watchdog
+from cache_engine.cache.proving import prove_ahead, watchdog
 from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel
 from cache_engine.errors import GpuRequired
@@ -416,7 +416,7 @@ def test_each_problem_of_a_model_serves_by_its_own_timings(tmp_path: Path, monke
     _decided_by(monkeypatch, Verdict(cases=24, timings=timings, untimed="memory"))
     wide, tall = replace(PROBLEM, n=144), replace(PROBLEM, n=208)
     with _opened(tmp_path) as cache:
-        cache.prove_ahead([PROBLEM, wide, tall])
+        prove_ahead(cache, [PROBLEM, wide, tall])
         served = [cache.get_to_launch(one).record.family for one in (PROBLEM, wide, tall)]
         assert served == ["hopper", "hopper", "tensor_core"]
         ((_, detail),) = _logged(cache)

@@ -10,19 +10,18 @@ until its toolchain changes. ``warm`` on a GPU does this ahead, for all problems
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cache_engine.background import BackgroundQueue
 from cache_engine.cache.proving.watchdog import ENDED, Asked, Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel, Priority
-from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
-from cache_engine.cache.serving import CompiledKernel, Serving
-from cache_engine.cache.stages import StageClock
+from cache_engine.cache.selection import Request, Selection
+from cache_engine.cache.serving import CompiledKernel
 from cache_engine.errors import CorruptEntry, NotHereError
 from cache_engine.gpu.probe import current_gpu
 from cache_engine.gpu.timer import Timing
@@ -34,14 +33,15 @@ from cache_engine.model.decision import PROOF
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.outcome import Failure, in_words
+from cache_engine.model.outcome import in_words
 from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof, identity, is_shipped, kernels_digest
 from cache_engine.process import renew_after_fork
 from cache_engine.settings import BEFORE, NEVER, Settings
-from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.proofs import UnknownProof, proofs, read_proof, write_proof
+
+if TYPE_CHECKING:
+    from cache_engine.cache.cache import Cache
 
 _log = Log(__name__)
 
@@ -50,7 +50,6 @@ FASTER = 0.95
 _LOCK_S = 600.0  # the longest wait for another process that proves the same
 
 _Pair = tuple[CompiledKernel, CompiledKernel]  # of one problem: that of the family to prove, and the plain one
-Keep = Callable[[CompiledKernel, Timing], Failure | None]
 
 
 def order_of(
@@ -80,20 +79,27 @@ class _Candidate(msgspec.Struct, frozen=True):
     is_exact: bool
 
 
+def prove_ahead(cache: Cache, problems: Iterable[GemmProblem]) -> None:
+    """Proves the families that will serve these problems on the current GPU, and times each; waits for the end.
+
+    Does nothing for families that need no proof or have one, or without a GPU of the problems' target.
+    """
+    needing = [one for one in problems if cache.selector.select(one, None, None, None).family.name in TO_PROVE]
+    if needing:
+        proving = Proofs(cache)
+        try:
+            proving.ahead(needing)
+        finally:
+            proving.close()
+
+
 class Proofs:
     """Proves families on this process's GPUs, and reads and stores their proofs. Safe to use from several threads."""
 
-    def __init__(
-        self, selector: Selector, exact: ExactKernels, serving: Serving, settings: Settings, journal: Journal,
-        store: DiskStore | None, keep: Keep,
-    ) -> None:  # fmt: skip
-        """Proves nothing yet.
-
-        Args:
-            keep: a function that stores a timing of a kernel; returns the reason if it cannot.
-        """
-        self._selector, self._exact, self._serving, self._settings = selector, exact, serving, settings
-        self._journal, self._store, self._keep = journal, store, keep
+    def __init__(self, cache: Cache) -> None:
+        """Proves nothing yet."""
+        self._cache, self._settings = cache, cache.settings
+        self._layout = cache.layout if cache.has_store else None
         self._start()
         renew_after_fork(self)
 
@@ -144,7 +150,7 @@ class Proofs:
 
     def _candidate(self, asked: Request) -> _Candidate | None:
         """The request as one for a family that this GPU must prove; ``None`` if it needs no proof or nothing runs."""
-        selected, exact = self._selector.select(*asked), self._exact.measured(asked)
+        selected, exact = self._cache.selector.select(*asked), self._cache.exact_kernels.measured(asked)
         selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
         plain = None if selection is None else self._plain(asked, selection)
         if selection is None or plain is None:
@@ -173,9 +179,9 @@ class Proofs:
 
     def _state(self, one: _Candidate) -> str:
         toolchain, proof = one.selection.compiler.fingerprint(), self._known.get(one.name)
-        if proof is None and self._store is not None:
+        if proof is None and self._layout is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
-                proof = read_proof(self._store.layout, one.name)
+                proof = read_proof(self._layout, one.name)
         if proof is not None and proof.state != HINT:
             self._known[one.name] = proof
             return proof.state
@@ -185,14 +191,14 @@ class Proofs:
     def _is_hinted(self, one: _Candidate) -> bool:
         """Whether a pack says that another device of this name has proved the same kernels."""
         digest = kernels_digest(one.selection.prefix.components)
-        return self._store is not None and any(
+        return self._layout is not None and any(
             (hint.state, hint.device.name, hint.kernels) == (HINT, one.device.name, digest)
-            for _, hint in proofs(self._store.layout)
+            for _, hint in proofs(self._layout)
         )
 
     def _is_slower(self, one: _Candidate) -> bool:
         """Whether timings near the problem's m say that the plain family takes about as long, or less time."""
-        history = self._selector.history
+        history = self._cache.selector.history
         for ranked in () if history is None else history.rankings(one.asked[0]):
             times_us: dict[bool, float] = {}
             for each in ranked:  # fastest first
@@ -224,8 +230,7 @@ class Proofs:
         """Proves the family of ``every``, and completes the handle."""
         why, kernels, name = "the proof was interrupted", list[_Pair](), every[0].name
         try:
-            get = partial(self._serving.get_or_compile, self._selector, priority=Priority.PROMOTION)
-            kernels = [(get(one.asked, StageClock()), get(one.plain, StageClock())) for one in every]
+            kernels = [(self._kernel(one.asked), self._kernel(one.plain)) for one in every]
             why = self._decide(every[0], kernels)
         except Exception as error:  # whatever happens, the caller is served by the plain family
             why = self._undecided[name] = in_words(error)
@@ -241,7 +246,7 @@ class Proofs:
         """Proves a family and logs the outcome; returns the reason why the first kernel of it does not serve."""
         if one.name in self._undecided:  # since this was queued
             return self._undecided[one.name]
-        with self._locked(None if self._store is None else self._store.layout.key_lock(one.name)):
+        with self._locked(one.name):
             if (state := self._state(one)) != UNPROVED:  # another process has proved it
                 return "" if state == PROVED else self._known[one.name].words
             asked = tuple(
@@ -256,15 +261,14 @@ class Proofs:
             verdict = self._watched(msgspec.structs.replace(order, most=1) if is_hinted else order)
             return self._record(one, kernels, verdict, is_hinted)
 
-    @staticmethod
-    def _locked(lock: Any) -> Any:
-        """A context manager that holds the lock; one without a lock if no lock file can be written."""
-        if lock is None:
-            return nullcontext()
-        try:
-            return file_lock(lock, _LOCK_S)
-        except OSError:
-            return nullcontext()
+    def _kernel(self, asked: Request) -> CompiledKernel:
+        return self._cache.get_or_compile(asked[0], family=asked[1], priority=Priority.PROMOTION)
+
+    def _locked(self, name: CacheKey) -> AbstractContextManager[None]:
+        """The lock of a proof between processes; none if no lock file can be written."""
+        with suppress(OSError):
+            return nullcontext() if self._layout is None else file_lock(self._layout.key_lock(name), _LOCK_S)
+        return nullcontext()
 
     def _watched(self, order: Order) -> Verdict:
         watchdog = Watchdog(order)
@@ -276,7 +280,7 @@ class Proofs:
 
     def _record(self, one: _Candidate, kernels: Sequence[_Pair], v: Verdict, is_hinted: bool) -> str:
         kernel, device, record = kernels[0][0], one.device, kernels[0][0].record
-        decided = partial(self._journal.decided, PROOF, key=kernel.key, name=record.name)
+        decided = partial(self._cache.journal.decided, PROOF, key=kernel.key, name=record.name)
         if v.undecided:
             self._undecided[one.name] = v.undecided
             decided(reason=UNPROVED, detail=f"{record.family} on {device.name}: {v.undecided}")
@@ -312,7 +316,7 @@ class Proofs:
         for one, fields in zip((kernel, plain), timings, strict=False):
             timing = Timing(**{**fields, "device": proof.device})
             us.append(timing.median_us)
-            self._keep(one, timing)
+            self._cache.keep_timing(one, timing)
         if len(us) < 2:
             return "", ""
         is_faster = us[0] <= FASTER * us[1]
@@ -322,10 +326,10 @@ class Proofs:
 
     def _write(self, name: CacheKey, proof: Proof) -> None:
         """Stores a proof; if the store cannot be written, only this process knows the proof."""
-        if self._store is None:
+        if self._layout is None:
             return
         try:
-            write_proof(self._store.layout, name, proof, durable=self._settings.is_durable)
+            write_proof(self._layout, name, proof, durable=self._settings.is_durable)
         except (OSError, UnknownProof) as error:
             _log.info("the proof of %s is kept in this process alone: %s", proof.family, error)
 
