@@ -95,7 +95,7 @@ class Check:
 @click.command(
     "doctor",
     cls=Verb,
-    examples=("doctor", "doctor --settings", "doctor --gpu --json"),
+    examples=("doctor", "doctor --settings", "doctor --gpu --output gpu.html --output gpu.json"),
     done="The installation is usable; notes are no problem.",
     failed="There is a problem; the line marked ✗ says how to fix it.",
     missing="--gpu: there is no NVIDIA GPU, or the extra gpu is not installed.",
@@ -127,6 +127,8 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[P
     for file in files:
         if file.suffix not in _WRITERS:
             raise UsageError(f"{file} must end with {', '.join(_WRITERS)}")
+        if not file.absolute().parent.is_dir():  # said before the GPU works for a minute
+            raise UsageError(f"{file} is in a folder that does not exist")
     speeds: list[GpuSpeed] = []
     checks = [*_on_the_gpu(settings, speeds), *examine(settings)] if on_gpu else examine(settings)
     is_ok = all(check.status != PROBLEM for check in checks)

@@ -423,6 +423,15 @@ def test_each_problem_of_a_model_serves_by_its_own_timings(tmp_path: Path, monke
         assert detail.count("serves near there") == 2
 
 
+def test_of_many_problems_some_are_run_evenly_chosen(
+    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "_MOST_AHEAD", 2)
+    prove_ahead(cache, [replace(PROBLEM, n=72 + 8 * number) for number in range(5)])
+    (order,) = process.orders
+    assert [one.problem.n for one in order.asked] == [72, 96]
+
+
 def test_warm_proves_nothing_for_other_targets_or_without_a_gpu(
     cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,4 +120,5 @@ def test_the_report_of_a_gpu_is_written_to_send_and_to_calibrate(
     timed[1] = msgspec.structs.replace(speed, reason="its largest relative error is 0.5", is_wrong=True)
     assert "hopper 16x64x128 is wrong" in examine("--gpu", store=place, code=1).stdout
     assert "goes with --gpu" in run("doctor", "--output", files[0], store=place).stderr
+    assert "does not exist" in run("doctor", "--gpu", "--output", tmp_path / "no" / "gpu.csv", store=place).stderr
     assert "must end with" in run("doctor", "--gpu", "--output", "gpu.txt", store=place).stderr

@@ -47,6 +47,7 @@ _log = Log(__name__)
 
 FASTER = 0.95
 """A proved family serves if its median time is at most this share of the plain family's median time."""
+_MOST_AHEAD = 64
 _LOCK_S = 600.0  # the longest wait for another process that proves the same
 
 _Pair = tuple[CompiledKernel, CompiledKernel]  # of one problem: that of the family to prove, and the plain one
@@ -80,7 +81,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 def prove_ahead(cache: Cache, problems: Iterable[GemmProblem]) -> None:
-    """Proves the families that will serve these problems on the current GPU, and times each; waits for the end.
+    """Proves the families that will serve these problems on the current GPU, and times them; waits for the end.
 
     Does nothing for families that need no proof or have one, or without a GPU of the problems' target.
     """
@@ -138,7 +139,10 @@ class Proofs:
         return (asked if state == PROVED and not self._is_slower(one) else one.plain), None
 
     def ahead(self, problems: Iterable[GemmProblem]) -> None:
-        """Proves the families of problems that callers will ask for, and times each problem; waits for the end."""
+        """Proves the families of problems that callers will ask for, and times the problems; waits for the end.
+
+        Of more than ``_MOST_AHEAD`` problems, only some are run and timed, evenly chosen.
+        """
         by_name: dict[CacheKey, list[_Candidate]] = {}
         for problem in problems:
             one = self._candidate((problem, None, None, None))
@@ -146,7 +150,7 @@ class Proofs:
                 by_name.setdefault(one.name, []).append(one)
         for name, every in by_name.items():
             if self._state(every[0]) == UNPROVED and name not in self._undecided:
-                self._prove(every, waits=True)
+                self._prove(every[:: -(-len(every) // _MOST_AHEAD)], waits=True)
 
     def _candidate(self, asked: Request) -> _Candidate | None:
         """The request as one for a family that this GPU must prove; ``None`` if it needs no proof or nothing runs."""
