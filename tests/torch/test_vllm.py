@@ -140,6 +140,24 @@ def test_a_layer_is_warmed_captured_and_computed_by_our_operator(
     assert not fake.by_vllm
 
 
+def test_vllms_compiler_meets_no_break(layers: Any, fake: FakeVllm) -> None:
+    layer = fake.layer(some(24, 16, dtype=torch.bfloat16))
+    method = layers.method_of(layer)
+    method.has_kernels = True
+    fp8_layer, _ = _fp8_layer(fake, 192, 256)
+    kernel = layers.GemmCacheBlockScaledKernel(SimpleNamespace(out_dtype=torch.bfloat16))
+
+    def step(x: Any, codes: Any, scales: Any) -> Any:
+        return method.apply(layer, x).sum() + kernel.apply_block_scaled_mm(
+            codes, fp8_layer.weight, scales, fp8_layer.weight_scale_inv
+        )
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")
+    for m in (3, 7):
+        given = some(m, 16, dtype=torch.bfloat16), torch.zeros(m, 256).to(torch.float8_e4m3fn), torch.ones(m, 2)
+        assert torch.equal(compiled(*given), step(*given))
+
+
 def test_a_graph_of_a_size_that_the_config_does_not_name_has_pytorchs_product(
     layers: Any, fake: FakeVllm, gpu: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

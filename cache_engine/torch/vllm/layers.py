@@ -131,7 +131,7 @@ def _why_not() -> str:
 
 
 @register_weight_loader_v2_supported_method
-class GemmCacheLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc, untyped-decorator]
+class GemmCacheLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc]
     """``torch.ops.gemm_cache.linear`` in a layer without quantization, if its kernels are there."""
 
     def __init__(self) -> None:
@@ -178,8 +178,10 @@ class Fp8(Fp8Config):  # type: ignore[misc]
 
 
 @register_weight_loader_v2_supported_method
-class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc, untyped-decorator]
+class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc]
     """vLLM's method of fp8 with our kernel, if that is there, in place of the one that vLLM chose."""
+
+    fp8_linear: Any
 
     def create_weights(self, layer: Any, *given: Any, **named: Any) -> None:
         """As vLLM's. Our kernel is made here too, because vLLM's config is known here."""
