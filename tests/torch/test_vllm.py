@@ -291,11 +291,13 @@ def test_a_layer_in_fp8_has_our_kernel(fp8: Any, fake: FakeVllm, machine: Any, m
     assert [(str(one.scales), one.m, one.n, one.k) for one in machine] == [("1x128,128x128", 5, 192, 256)]
 
 
-@pytest.mark.parametrize(("n", "k", "is_ours"), [(192, 256, True), (192, 200, False)])
+@pytest.mark.parametrize(
+    ("n", "k", "is_bmm", "is_ours"), [(192, 256, False, True), (192, 200, False, False), (192, 256, True, False)]
+)
 def test_kernels_for_fp8_are_compiled_or_vllms_kernel_stays(
-    fp8: Any, layers: Any, fake: FakeVllm, n: int, k: int, is_ours: bool
+    fp8: Any, layers: Any, fake: FakeVllm, n: int, k: int, is_bmm: bool, is_ours: bool
 ) -> None:
-    layer = fake.layer(torch.zeros(n, k, dtype=torch.float8_e4m3fn), weight_scale_inv=torch.ones(2, 2))
+    layer = fake.layer(torch.zeros(n, k, dtype=torch.float8_e4m3fn), weight_scale_inv=torch.ones(2, 2), is_bmm=is_bmm)
     method = fp8.get_quant_method(layer, "")
     method.create_weights(layer, k, [n], k, n, torch.bfloat16)
     method.process_weights_after_loading(layer)

@@ -191,6 +191,8 @@ class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc]
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Compiles and loads the layer's kernels; without them, vLLM's own kernel stays."""
-        if are_ready(_form_of_scaled, *layer.weight.shape, (self.out_dtype,), self._rows):
+        # Layers in batches are multiplied elsewhere in vLLM, by weights as its own kernel arranges them.
+        is_single = not getattr(layer, "is_bmm", False)
+        if is_single and are_ready(_form_of_scaled, *layer.weight.shape, (self.out_dtype,), self._rows):
             self.fp8_linear, self.use_marlin = self._ours, False
         super().process_weights_after_loading(layer)
