@@ -101,6 +101,14 @@ def test_vllm_without_the_classes_starts_and_says_what_is_missing(
     assert "has no --quantization gemm_cache: ModuleNotFoundError" in caplog.text
 
 
+def test_another_version_of_vllm_says_what_to_do_when_a_model_is_loaded(
+    fake: FakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.kernels.linear.scaled_mm", None)
+    with pytest.raises(RuntimeError, match=r"knows the layers of vLLM 0\.33, .*; leave the option out, or install"):
+        fake.registered["gemm_cache"]().get_quant_method(torch.nn.Linear(2, 2), "layer")
+
+
 def test_without_vllm_nothing_is_raised_and_no_module_of_it_is_imported() -> None:
     program = (
         "import sys; sys.modules['vllm'] = None\nimport cache_engine.torch.vllm as ours; ours.register()\n"

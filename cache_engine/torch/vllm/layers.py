@@ -124,7 +124,7 @@ def method_of(layer: Any) -> Any:
 def _why_not() -> str:
     """The reason why vLLM must multiply in all layers; logged once."""
     why = "" if current_platform.is_cuda() else "it needs an NVIDIA GPU"
-    why = "VLLM_BATCH_INVARIANT asks for other kernels" if vllm.envs.VLLM_BATCH_INVARIANT else why
+    why = "VLLM_BATCH_INVARIANT asks for other kernels" if getattr(vllm.envs, "VLLM_BATCH_INVARIANT", False) else why
     if why:
         _log.warning("--quantization gemm_cache changes nothing: %s", why)
     return why
