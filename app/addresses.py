@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-STORED, BY_TARGET, OTHERS, SQL = VIEWS = ("This store", "By target", "Other frameworks", "SQL")
-"""The names of the views of the page Kernels."""
+STORED, OTHERS, BY_TARGET, SQL = VIEWS = ("This store", "Other frameworks", "By target", "SQL")
+"""The names of the views of the page Kernels; each framework found on this machine is one more, under its title."""
 ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
 """The names of the parts of the page Workload."""
 STORAGE: Mapping[str, tuple[str, ...]] = {

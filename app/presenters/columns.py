@@ -11,10 +11,15 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from app.presenters.shared import Row, moment
-from cache_engine.units import defused, human_age, human_bytes, human_ms, human_rate
+from cache_engine.units import defused, human_age, human_bytes, human_ms, human_rate, human_us
 
-Kind = Literal["", "count", "decimal", "bytes", "ms", "share", "when", "age", "link"]
-_FORMS: dict[Kind, Callable[[Any], str]] = {"bytes": human_bytes, "ms": human_ms, "share": human_rate}
+Kind = Literal["", "count", "decimal", "bytes", "ms", "us", "share", "when", "age", "link"]
+_FORMS: dict[Kind, Callable[[Any], str]] = {
+    "bytes": human_bytes,
+    "ms": human_ms,
+    "us": human_us,
+    "share": human_rate,
+}
 _NONE = "–"
 
 
@@ -25,14 +30,17 @@ class Column:
     Attributes:
         of: the name of the row's field that the column shows, with dots for a field of a field; or a function of the
             row.
-        kind: the kind of the values, which decides their text: ``bytes``, milliseconds (``ms``), shares of 1
-            (``share``), times as a date (``when``) or as an ``age``, which are seconds since 1970 or moments, or
-            addresses (``link``).
+        kind: the kind of the values, which decides their text: ``bytes``, milliseconds (``ms``), microseconds
+            (``us``), shares of 1 (``share``), times as a date (``when``) or as an ``age``, which are seconds since 1970
+            or moments, or addresses (``link``).
         words: the text of a link: the same in each row, or a function of the row.
         sort: the sort order of the list's query that a click on the header asks for; empty for none.
         title: a function from a row to the text that a list shows when the reader points at its cell.
         hidden: whether a list shows it only to readers who choose it.
         bar: whether a plain table draws a bar behind each number, as long as its share of the column's largest number.
+        weight: for a link, a function from a row to the part of the cell that a bar fills, from 0 to 1, by which the
+            column is sorted; ``None`` for no bar.
+        alert: whether a row's bar and text have the colour of a warning.
     """
 
     name: str
@@ -44,6 +52,8 @@ class Column:
     title: Callable[[Any], str] | None = None
     hidden: bool = False
     bar: bool = False
+    weight: Callable[[Any], float | None] | None = None
+    alert: Callable[[Any], bool] | None = None
 
     @property
     def is_numeric(self) -> bool:
@@ -81,7 +91,14 @@ def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
     value = column.value(row, zone)
     if column.kind == "link":
         words = column.words(row) if callable(column.words) else column.words if value else ""
-        return {"text": words, "href": str(value)} if value else {"text": words}
+        weight = None if column.weight is None else column.weight(row)
+        return {
+            "text": words,
+            **({"href": str(value)} if value else {}),
+            **({} if weight is None else {"value": weight, "bar": weight}),
+            **({"alert": True} if column.alert is not None and column.alert(row) else {}),
+            **({} if column.title is None else {"title": column.title(row)}),
+        }
     if value is None:
         return {"text": _NONE}
     if isinstance(value, datetime):

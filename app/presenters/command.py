@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, STORAGE
+from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, SQL, STORAGE, STORED
 from app.presenters.cleaning import other_cleaning, own_cleaning, several
 from app.presenters.forms import (
     AS_INPUTS,
@@ -61,8 +61,9 @@ def _overview(values: Values, _: str) -> tuple[str, ...]:
 def _kernels(values: Values, _: str) -> tuple[str, ...]:
     if values.get("view") == BY_TARGET:
         return ("stats", "--by", "arch")
-    if values.get("view") == OTHERS:
-        return ("caches", "ls", *([str(values["words"])] if values.get("words") else []))
+    if values.get("view") not in (None, STORED, SQL):  # entries of one framework or of all
+        kinds = [f"--kind={kind}" for kind in several(values.get("kind"))]
+        return ("caches", "ls", *([str(values["words"])] if values.get("words") else []), *kinds)
     text = str(values.get("q") or values.get("text") or "").split()
     options = [f"--{facet}={value}" for facet in FACETS[:4] for value in several(values.get(facet))]
     if values.get("sort"):
@@ -92,8 +93,8 @@ def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
 
 
 def _demand(values: Values, _: str) -> tuple[str, ...]:
-    by = str(values.get("by") or "").lower()
-    return ("demand", "--by", by) if by in ("kernel", "model", "target") else ("demand",)
+    span = {**_SPANS, "28 days": "28d"}.get(str(values.get("span")))
+    return ("demand", "--since", span) if span else ("demand",)
 
 
 def _workload(values: Values, arch: str) -> tuple[str, ...] | None:

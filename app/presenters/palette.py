@@ -37,7 +37,7 @@ class Place:
 PAGES = (
     Place("Page", "Overview", "Health, hit rate, compile time", "overview", words="home dashboard history toolchains"),
     Place("Page", "Kernels", "Search and select kernels", "kernels", words="list entries"),
-    Place("Page", "Compare", "Two kernels side by side", "compare", words="diff difference"),
+    Place("Page", "Compare", "Kernels side by side", "compare", words="diff difference"),
     Place("Page", "By target", "Targets and toolchains", "kernels", {"view": BY_TARGET}, "architectures gpu sm"),
     Place(
         "Page",
