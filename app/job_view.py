@@ -90,7 +90,12 @@ def cancel_button(job: jobs.Listed, cancel: Callable[[], None]) -> None:
         disabled=not given.granted,
         help=(None if again else finish) if given.granted else f"Off: {given.why_not}.",
     )
-    if pressed and guard.act("Could not cancel the job.", lambda _: (cancel(),)):
+
+    def act(_: str) -> bool:
+        cancel()
+        return True
+
+    if pressed and guard.act("Could not cancel the job.", act):
         st.rerun()
 
 
