@@ -41,7 +41,7 @@ def draw(permitted: bool) -> None:
     st.caption(
         "Deletes in ways that fail no process that uses the cache meanwhile; where no such way is known, entries stay."
     )
-    takes = entries.chosen()
+    takes = entries.chosen(None)
     values = choose_rule(OTHER_RULES, _versions, DAYS)
     irs_only = st.toggle("Only their IRs: the kernels stay cached", key="irs", bind="query-params")
     try:
