@@ -121,7 +121,6 @@ def _one_kernel(job: Job) -> None:
     if isinstance(document, Timed):
         _time(document)
     if not kernel.unpublished:
-        _texts(kernel.key)
         widgets.kernel_link("Open kernel", kernel.key)
 
 
@@ -147,26 +146,6 @@ def _time(document: Timed) -> None:
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
     tables.show(jobs.timing_table(document), key="timing-table")
-
-
-def _texts(key: str) -> None:
-    """Draws the source and the compiler's log of the kernel, from the store."""
-    opened = context.cache()
-    try:
-        record = opened.find(key)
-        texts = {"Generated source": opened.text(record, "source"), "Compiler log": opened.text(record, "log")}
-    except GemmCacheError as error:
-        st.text(f"Could not load its source: {error}")
-        return
-    for label, text in texts.items():
-        with st.expander(label):
-            language = "python" if record.compiler == "triton" else "cpp"
-            st.code(
-                text[:_LONGEST] or "(empty)",
-                language=language if label == "Generated source" else None,
-                line_numbers=True,
-                height=480,
-            )
 
 
 def _table(job: Job) -> None:
