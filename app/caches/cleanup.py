@@ -69,7 +69,7 @@ def draw() -> None:
 
 def _rules() -> CleaningRules:
     """Draws the form; returns its rules, which are part of the address. Raises ``UsageError`` for an invalid size."""
-    takes = entries.chosen()
+    takes = entries.chosen(prefix="c_")
     rule = widgets.choose_one("Delete", RULES, DAYS, key="rule")
     if rule == DAYS:
         days = st.number_input("Days", 0.0, 36_500.0, 30.0, format="%g", key="days", bind="query-params", width=200)
