@@ -232,9 +232,9 @@ def missed(shown: overview.ShownPeriod) -> None:
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
     titles = context.titles(row["Key"] for row in rows)
     rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
-    shown = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
+    filled = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
     with st.expander("The kernels that cost the most"):
-        tables.draw(rows, MISSES, key="misses", label="Misses", only=shown)
+        tables.draw(rows, MISSES, key="misses", label="Misses", only=filled)
         st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 
