@@ -13,12 +13,14 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context
 from app.addresses import OLD_TABS, STORAGE, tab_address
-from app.presenters.shared import page_count, when
+from app.presenters.shared import compare_address, page_count, when
 from cache_engine.index.queries import FACETS
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
+SEARCHED = "text searched for last"
+"""The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
@@ -141,6 +143,11 @@ def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
+def is_just_opened(page: str) -> bool:
+    """Whether the page of this title is drawn for the first time since the reader came from another page."""
+    return st.session_state.get(_OPENED) != page
+
+
 def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) -> None:
     """Draws notices above a page: that its data is old, as the index is unavailable; what it cannot show of a link.
 
@@ -168,7 +175,7 @@ def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]
     After that, the widgets themselves write the address.
     """
     accepted = st.session_state.pop(_ACCEPTED, set())
-    if st.session_state.get(_OPENED) == page:
+    if not is_just_opened(page):
         return []
     st.session_state[_OPENED] = page
     return [
@@ -271,10 +278,9 @@ def departed(key: str) -> Departure | None:
     return gone
 
 
-def compare_link(label: str, first: str, second: str | None = None) -> None:
-    """Draws a link to the comparison of a kernel with a second; without ``second``, that page asks for one."""
-    keys = {"a": first} if second is None else {"a": first, "b": second}
-    page_link("compare", label, "compare_arrows", **keys)
+def compare_link(label: str, *keys: str) -> None:
+    """Draws a link to the comparison of kernels; of a single one, that page asks for another."""
+    page_link("compare", label, "compare_arrows", **compare_address(keys))
 
 
 def remember_results() -> None:

@@ -1,4 +1,4 @@
-"""The page Compare: two kernels side by side, from their keys to their machine code."""
+"""The page Compare: several kernels side by side, from their keys to their machine code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from app import context, widgets
 from app.caches import comparison as caches_comparison
 from app.caches import links
 from app.components import comparison, listing, tables
+from app.presenters.columns import Column
 from app.presenters.kernel_list import kernel_filter
-from app.presenters.speed import MODEL, speed_pairs
+from app.presenters.shared import MOST_COMPARED, compare_address, kernel_address
+from app.presenters.speed import MODEL, speed_rows, time_change, time_text
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundle_facts import config_text, describe
 from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries, summaries
 from cache_engine.insight.comparison import compare
@@ -23,49 +25,75 @@ from cache_engine.insight.inspection import Stored, titled
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
+DIGITS = 12
 
 
-def kernel_of(place: str, label: str) -> Stored | None:
-    """Draws a field for a kernel's key; returns that kernel, or ``None`` if the store has none."""
-    asked = st.text_input(label, key=place, bind="query-params", max_chars=64, placeholder="0123abcd")
-    if not asked:
-        return None
-    try:
-        kernel = context.cache().admin.find_stored(asked)
-    except GemmCacheError as error:
-        gone = widgets.departed(asked)
+def asked() -> list[str]:
+    """The keys, or the first digits of keys, in the address; the first is the baseline."""
+    given = [*(st.query_params.get(side, "") for side in ("a", "b")), *st.query_params.get_all("more")]
+    return list(filter(None, given))
+
+
+def put(keys: list[str]) -> None:
+    """Writes the keys of the compared kernels into the address."""
+    for name in ("a", "b", "more"):
+        st.query_params.pop(name, None)
+    st.query_params.update(compare_address(keys))
+
+
+def chosen(keys: list[str]) -> list[Stored]:
+    """Draws the compared kernels as a field to add and remove them, and what is wrong; returns those of the store."""
+    found: dict[str, Stored] = {}
+    called: dict[str, str] = {}
+    troubles: list[tuple[str, str]] = []
+    for key in keys:
+        try:
+            kernel = context.cache().admin.find_stored(key)
+        except GemmCacheError as error:
+            troubles.append((key, str(error)))
+            continue
+        if kernel.key in found:
+            st.info(f"Same key: {key[:DIGITS]} is the same kernel twice.")
+        found[kernel.key] = kernel
+        called[key] = f"{name_of(kernel)} · {kernel.key[:DIGITS]}"
+    options = list(dict.fromkeys(keys))
+    st.session_state["compared"] = options
+    st.multiselect(
+        "Kernels",
+        options,
+        format_func=lambda key: called.get(key, key),
+        key="compared",
+        on_change=lambda: put(st.session_state["compared"]),
+        max_selections=MOST_COMPARED,
+        accept_new_options=True,
+        placeholder="Type a key (a prefix is enough)",
+        label_visibility="collapsed",
+    )
+    for key, why in troubles:
+        gone = widgets.departed(key)
         if gone is None:
-            widgets.problem("No kernel with this key.", str(error))
+            widgets.problem("No kernel with this key.", why)
         else:
             widgets.kernel_link("What is known of it", gone.key)
-        return None
-    name = describe(kernel).name if isinstance(kernel, Group) else kernel.name
-    st.code(f"{name}\n{kernel.key}", language=None, wrap_lines=True)
-    widgets.kernel_link("Open kernel", kernel.key)
-    return kernel
+    return list(found.values())
 
 
-def called(kernel: Stored) -> str:
+def name_of(kernel: Stored) -> str:
     """The name of a kernel for titles and headings of columns."""
     return describe(kernel).name or "unnamed" if isinstance(kernel, Group) else titled(kernel)
 
 
-def fill_in(place: str) -> None:
-    """Fills a field with the kernel clicked in the list."""
+def config_of(kernel: Stored) -> str:
+    """The config of a kernel as text."""
+    return config_text(describe(kernel)) if isinstance(kernel, Group) else str(kernel.config)
+
+
+def picker(keys: list[str], found: list[Stored]) -> None:
+    """Draws a list, without the chosen kernels, from which the reader adds one."""
     clicked = listing.clicked("candidates")
     if clicked is not None:
-        st.session_state[place] = clicked
-
-
-def with_first(key: str) -> str:
-    """The address of this page with the missing kernel filled in."""
-    keys = {"a": st.session_state.get("a"), "b": st.session_state.get("b")}
-    keys["b" if keys["a"] else "a"] = key
-    return f"compare?{urlencode({place: value for place, value in keys.items() if value})}"
-
-
-def picker(chosen: Stored | None) -> None:
-    """Draws a list, without the chosen kernel, from which the reader chooses the missing one."""
+        put([*keys, clicked])
+        st.rerun()
     text = st.text_input(
         "Find a kernel", key="pick", type="search", live=True, max_chars=200, placeholder="sm_90 bf16 4096x7168"
     )
@@ -74,53 +102,90 @@ def picker(chosen: Stored | None) -> None:
     except UsageError as error:
         st.text(str(error))
         return
-    found = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=SHOWN + 1, offset=0)
-    rows = [row for row in found if chosen is None or row["key"] != chosen.key][:SHOWN]
+
+    def with_key(key: str) -> str:
+        return f"compare?{urlencode(compare_address([*keys, key]), doseq=True)}"
+
+    limit = SHOWN + len(found)
+    last_used = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=limit, offset=0)
+    there = {kernel.key for kernel in found}
+    rows = [row for row in last_used if row["key"] not in there][:SHOWN]
     if rows:
-        st.caption("Most recently used matches. Click a key to fill the empty field.")
-        listing.kernel_list(rows, key="candidates", address=with_first)
-    others = list_adapted(replace(wanted, frameworks=()), sort="last used", descending=True, address=with_first)
+        st.caption("Most recently used matches. Click a key to compare that kernel too.")
+        listing.kernel_list(rows, key="candidates", address=with_key)
+    others = list_adapted(replace(wanted, frameworks=()), sort="last used", descending=True, address=with_key)
     if rows or others:
         return
     if text:
         st.info("No matching kernels. Shorten the search text.")
-    elif found:
+    elif last_used:
         st.info("This store has no other kernel.")
     else:
         widgets.empty_store()
 
 
-def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
-    """Draws the measured and the predicted times of two kernels."""
-    measured = context.ask(summaries.timings, first.key), context.ask(summaries.timings, second.key)
-    pairs = speed_pairs(first, second, measured)
+def times(records: list[Record], heads: list[str]) -> None:
+    """Draws the measured times of kernels, and the predicted ones that differ."""
+    measured, predicted = speed_rows(records, [context.ask(summaries.timings, record.key) for record in records])
     st.header("Performance")
-    if not pairs:
-        st.caption("No timings, and no prediction for these kernels.")
-        return
-    tables.show(comparison.pair_table(pairs, *heads), key="Speed")
-    st.caption(
-        f"Predictions ({MODEL}) depend only on the problem, so two kernels for one problem get the same value. "
-        "Measuring needs an NVIDIA GPU."
-    )
+    if measured or predicted:
+        rows = {**measured, **predicted}
+        comparison.draw_rows(rows, heads, key="Speed", show=time_text, differ=time_change)
+    if not measured:
+        st.caption("None was timed yet. Timing needs an NVIDIA GPU: gemm-cache time.")
+    if predicted:
+        st.caption(f"Predictions ({MODEL}) are of a cuBLAS-like kernel for each problem, not of these kernels.")
 
 
-def side_by_side(first: Stored, second: Stored) -> None:
-    """Draws everything in which two kernels can differ: key, properties, times, instructions and machine code."""
-    (one, first_sass), (other, second_sass) = map(context.compared_with, (first, second))
-    found = compare(one, other)
+def overview(kernels: list[Stored]) -> None:
+    """Draws the compared kernels as a table with links: to each, and to this page with it in another place."""
+    keys = [kernel.key for kernel in kernels]
+
+    def first(key: str, *before: str) -> str | None:
+        """The address of this page with the key after those ``before``; ``None`` if it has this place."""
+        order = list(dict.fromkeys((*before, key, *keys)))
+        return None if order == keys else f"compare?{urlencode(compare_address(order), doseq=True)}"
+
+    columns = [
+        Column("No.", lambda each: keys.index(each.key) + 1),
+        Column("Kernel", lambda each: kernel_address(each.key), "link", name_of),
+        Column("Config", config_of),
+        Column("Key", lambda each: each.key[:DIGITS]),
+        Column("Function", lambda each: describe(each).name if isinstance(each, Group) else each.name),
+        Column("Baseline", lambda each: first(each.key), "link", lambda each: "yes" if each.key == keys[0] else "use"),
+    ]
+    if len(keys) > 2:
+        sass = Column("Machine code", lambda each: each.key != keys[0] and first(each.key, keys[0]), "link", "compare")
+        columns.append(sass)
+    tables.draw(kernels, columns, key="compared-kernels", label="Kernels", saved=False)
+
+
+def title_of(kernels: list[Stored]) -> str:
+    """The title of the page: both names, with the configs where the names are the same, or the number of the others."""
+    first, *others = map(name_of, kernels)
+    if others == [first]:
+        first, *others = (f"{name_of(kernel)} {config_of(kernel)}" for kernel in kernels)
+    return f"{first} and {others[0] if len(others) == 1 else f'{len(others)} more'}"
+
+
+def side_by_side(kernels: list[Stored]) -> None:
+    """Draws everything in which kernels can differ: key, properties, times, instructions and machine code."""
+    (baseline, first_sass), *others = map(context.compared_with, kernels)
+    found = [compare(baseline, other) for other, _ in others]
     with heading:
-        widgets.title(f"{called(first)} and {called(second)}")
-    heads = f"1: {first.key[:12]}", f"2: {second.key[:12]}"
-    for note in dict.fromkeys((*found.notes, *one.notes, *other.notes)):
+        widgets.title(title_of(kernels))
+        st.set_page_config(page_title=f"Compare {title_of(kernels)} · gemm-cache")
+    overview(kernels)
+    heads = [f"{at}: {kernel.key[:DIGITS]}" for at, kernel in enumerate(kernels, 1)]
+    for note in dict.fromkeys(note for one in found for note in one.notes):
         st.text(note)
-    if first.key == second.key:
-        st.info("Same key: this is the same kernel twice.")
-    left = comparison.side_by_side(found, heads)
-    if not isinstance(first, Group) and not isinstance(second, Group):
-        with left:
-            times(first, second, heads)
-    comparison.draw_machine_code(lambda: (one, first_sass()), lambda: (other, second_sass()))
+    records = [kernel for kernel in kernels if not isinstance(kernel, Group)]
+    if len(records) == len(kernels):
+        times(records, heads)
+    comparison.side_by_side(found, heads)
+    st.header(f"Machine code of {heads[0]} and {heads[1]}")
+    other, second_sass = others[0]
+    comparison.draw_machine_code(lambda: (baseline, first_sass()), lambda: (other, second_sass()))
 
 
 heading = st.empty()
@@ -130,15 +195,17 @@ if links.asks("entry_a"):  # of another framework
     caches_comparison.draw()
     widgets.end_page()
 widgets.results_link()
-hint = st.empty()
-fill_in("b" if st.session_state.get("a", st.query_params.get("a")) else "a")
-columns = st.columns(2)
-with columns[0]:
-    first = kernel_of("a", "First kernel")
-with columns[1]:
-    second = kernel_of("b", "Second kernel")
-if first is None or second is None:
-    hint.caption("Enter two keys (a prefix is enough). The link is shareable.")
-    picker(first or second)
+keys = asked()
+if len(keys) > MOST_COMPARED:
+    st.warning(f"The link names {len(keys):,} kernels. The first {MOST_COMPARED} are compared.")
+keys = keys[:MOST_COMPARED]
+found = chosen(keys)
+if len(found) < 2:
+    st.caption("Choose two to eight kernels, from the list or by key. The link is shareable.")
+    picker(keys, found)
 else:
-    side_by_side(first, second)
+    if len(keys) < MOST_COMPARED:
+        with (adding := st.expander("Add a kernel", on_change="rerun", key="adding")):
+            if adding.open:
+                picker(keys, found)
+    side_by_side(found)

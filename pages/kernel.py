@@ -28,9 +28,10 @@ from app.presenters.kernel import (
     record_document,
 )
 from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
-from app.presenters.shared import when
+from app.presenters.shared import MOST_COMPARED, when
 from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
 from app.presenters.tiles import tile_figure
+from app.views import notes
 from app.views.adapter_kernels import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
@@ -47,7 +48,7 @@ from cache_engine.upkeep.decisions import Departure
 from cache_engine.usage.demand import HALF_LIFE_S
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
-MOST_DECISIONS = 500
+MOST_DECISIONS, MOST_DISASSEMBLED = 500, 20
 LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
 
@@ -178,9 +179,29 @@ def history(record: Record) -> None:
     if row is not None:
         with right:
             tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], key="hits")
+    versions(record.key)
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
     st.header("Decisions")
     decisions(record.key)
+
+
+def versions(key: str) -> None:
+    """Draws the kernels for the same problem on this target, by toolchain and config, and a link that compares them."""
+    st.header("The same problem over time")
+    rows = context.ask(queries.versions, key)
+    if len(rows) < 2:
+        st.caption("The store has no other kernel for this problem and target.")
+        return
+    with st.container(horizontal=True, vertical_alignment="center"):
+        others = [row["key"] for row in rows if row["key"] != key][: MOST_COMPARED - 1]
+        widgets.compare_link(f"Compare with the latest {len(others)}", key, *others)
+        counts = st.toggle("Instructions", key="instructions", help="Disassembles each kernel: half a second each.")
+    mixes = {
+        row["key"]: context.inspection(cache.find(CacheKey(row["key"]))).instructions
+        for row in (rows[:MOST_DISASSEMBLED] if counts else ())
+    }
+    totals = {each: mix.total for each, mix in mixes.items() if mix is not None}
+    tables.draw(rows, kernel.version_columns(key, totals), key="versions")
 
 
 def decisions(key: str) -> None:
@@ -218,6 +239,7 @@ def not_found(key: str, cause: str) -> None:
     if events:
         tables.draw(events, EVENTS, key="past")
     if is_key(key):
+        notes.show(CacheKey(key))
         decisions(key)
     widgets.page_link("compile", "Compile a kernel", "play_circle")
 
@@ -287,6 +309,8 @@ try:
         with links:
             widgets.compare_link("Compare with…", key)
             pinning(key)
+            notes.edit(key)
+        notes.show(key)
         show_adapted(group)
         widgets.end_page()
     record = cache.find(key)
@@ -300,6 +324,8 @@ st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
 with links:
     widgets.compare_link("Compare with…", record.key)
     pinning(CacheKey(record.key))
+    notes.edit(CacheKey(record.key))
+notes.show(CacheKey(record.key))
 widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
 part = widgets.choose_one("Part", PARTS, "Summary", key="part", hidden=True)
 try:

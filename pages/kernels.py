@@ -8,13 +8,13 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.addresses import BY_TARGET, OTHERS, SQL, STORED, VIEWS
-from app.caches import directories, links
+from app.addresses import BY_TARGET, SQL, STORED, VIEWS
+from app.caches import directories, entries, links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
-from app.presenters.shared import page_count, rows_shown
-from app.views import architectures, sql
+from app.presenters.shared import MOST_COMPARED, page_count, rows_shown
+from app.views import architectures, notes, sql
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
@@ -69,16 +69,11 @@ def actions(picked: tuple[str, ...]) -> None:
     """
     count = len(picked)
     st.markdown(f"**{counted(count, 'kernel')} selected**", width="content")
-    if count == 2:
+    if 2 <= count <= MOST_COMPARED:
         widgets.compare_link("Compare", *picked)
     else:
-        st.button(
-            "Compare",
-            icon=":material/compare_arrows:",
-            help="Select exactly two kernels.",
-            disabled=True,
-            type="tertiary",
-        )
+        why = f"Select two to {MOST_COMPARED} kernels. The first is the baseline."
+        st.button("Compare", icon=":material/compare_arrows:", help=why, disabled=True, type="tertiary")
     data = partial(pack_file, cache, picked)
     file = "kernels.gemmpack"
     st.download_button(
@@ -110,26 +105,32 @@ def sort_by(order: str, ascending: bool) -> None:
     st.query_params.update({"sort": order, "asc": str(ascending).lower()})
 
 
-def forget_filters() -> None:
-    """Forgets the filters of the view shown before, because another view has other choices under the same names."""
+def change_view() -> None:
+    """Forgets the filters of the view shown before, as another has other choices; both searches have the same text."""
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)
+    text = st.session_state.get(widgets.SEARCHED) or ""
+    for name in ("q", "words"):
+        st.session_state[name] = text
+    st.query_params.pop("text", None)
 
 
 cache = context.cache()
 widgets.follow_old_link()
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title("Kernels", width="content")
-    view = widgets.choose_one("View", VIEWS, STORED, key="view", hidden=True, on_change=forget_filters)
+    found = entries.frameworks()
+    scopes = (STORED, *(title for title in found if title not in VIEWS), *VIEWS[1:])
+    view = widgets.choose_one("View", scopes, STORED, key="view", hidden=True, on_change=change_view)
 if view == BY_TARGET:
     architectures.draw()
     widgets.end_page()
-if view == OTHERS:
-    directories.draw_entries()
-    widgets.end_page()
 if view == SQL:
     sql.draw()
+    widgets.end_page()
+if view != STORED:
+    directories.draw_entries(view, found)
     widgets.end_page()
 picked = listing.picked_kernels("kernels")
 
@@ -142,7 +143,7 @@ st.session_state.update(chosen)
 
 with st.container(horizontal=True, vertical_alignment="center", key="list-head"):
     search = st.container(key="list-search")
-    again = st.container(width="content")
+    again = st.container(horizontal=True, width="content")
 entered = search.text_input(
     "Search",
     asked.get("text", ""),  # of a link from another page
@@ -155,9 +156,16 @@ entered = search.text_input(
     on_change=chosen_now,
     label_visibility="collapsed",
 )
+with again:
+    notes.draw_views(
+        {
+            **{name: asked.get_all(name) for name in (*FACET_LABELS, "sort", "asc") if name in asked},
+            **({"q": [entered]} if entered else {}),
+        }
+    )
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
-text = entered or ""
+text = st.session_state[widgets.SEARCHED] = entered or ""
 refusal = ""
 try:
     wanted = kernel_filter(text, chosen)

@@ -27,6 +27,7 @@ from app.presenters.history import (
     within,
 )
 from app.presenters.jobs import job_columns
+from app.presenters.proofs import proof_checks
 from app.presenters.shared import total
 from app.views import fleet
 from cache_engine.batch.jobs import RUNNING, Job
@@ -94,6 +95,7 @@ def checks(in_queue: QueueState) -> list[overview.Check]:
         overview.queue_check(in_queue),
         overview.disk_check(shutil.disk_usage(cache.layout.root).free),
         overview.gpu_check(gpu()),
+        *proof_checks(cache.layout),
     ]
 
 

@@ -106,7 +106,7 @@ def _side_by_side(first: _Found, second: _Found) -> None:
     found = compared(first[1], second[1], [mix for mix, _ in counted])
     for trouble in dict.fromkeys(filter(None, (each for _, each in counted))):
         st.text(f"Instructions were not counted: {trouble}")
-    comparison.side_by_side(found, heads)
+    comparison.side_by_side([found], heads)
     if all(entry.part(PartKind.BINARY) is not None for _, entry in (first, second)):
         comparison.draw_machine_code(*(partial(_code, *each) for each in (first, second)))
 

@@ -111,16 +111,22 @@ def draw_comparison(permitted: bool) -> None:  # noqa: ARG001 (reading needs no 
         comparison.draw_directories(places)
 
 
-def draw_entries() -> None:
-    """Draws the list of the entries in all directories."""
+def draw_entries(view: str, frameworks: dict[str, str]) -> None:
+    """Draws the list of the entries in all directories, of the framework that is the view or of all.
+
+    Args:
+        frameworks: those that the page names; if the scan has found others, the page is drawn again.
+    """
     if known():
-        entries.draw()
+        if entries.frameworks() != frameworks:
+            st.rerun()
+        entries.draw(frameworks.get(view))
 
 
-def draw_cleaning(permitted: bool) -> None:  # noqa: ARG001 (its own door has the same answer)
+def draw_cleaning(permitted: bool) -> None:
     """Draws the tab in which readers delete entries of other frameworks' caches."""
     if known():
-        cleanup.draw()
+        cleanup.draw(permitted)
 
 
 def known() -> list[Row]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import streamlit as st
 
 from app import context, widgets
@@ -18,13 +20,24 @@ PAGE_ROWS = 100
 _LIST = "entries"
 
 
-def draw() -> None:
-    """Draws the search and the entries that it finds, each a link to its page; two selected entries can be compared."""
+def frameworks() -> dict[str, str]:
+    """The frameworks of which the last scan found entries: the kind of their cache, by title."""
+    kinds = sorted({row["kind"] for row in context.ask(queries.counted, "kind")})
+    titles = scan.titles() if kinds else {}  # what reads the caches is imported only for entries
+    return {titles.get(kind, kind): kind for kind in kinds}
+
+
+def draw(kind: str | None) -> None:
+    """Draws the search and the entries that it finds, each a link to its page; two selected entries can be compared.
+
+    Args:
+        kind: the only framework whose entries are listed; ``None`` for all.
+    """
     opened = listing.clicked(_LIST)
     if opened is not None:
         st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)
     picked = tuple(map(Address.parse, listing.picked(_LIST)))
-    wanted = chosen()
+    wanted = chosen(kind)
     asked = st.query_params
     sort = asked["sort"] if asked.get("sort") in queries.SORTS else next(iter(queries.SORTS))
     ascending = asked.get("asc") == "true"
@@ -59,20 +72,29 @@ def sort_by(order: str, ascending: bool) -> None:
     st.query_params.update({"sort": order, "asc": str(ascending).lower()})
 
 
-def chosen() -> EntryFilter:
+def chosen(kind: str | None) -> EntryFilter:
     """Draws the search field and the lists of choices, which are part of the page's address; returns their filter."""
-    search, left, middle, right = st.columns([3, 1, 1, 1])
-    text = search.text_input(
+    text = st.text_input(
         # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.
-        "Search", st.query_params.get("q", ""), key="words", bind="query-params", max_chars=200,
-        placeholder="Words of name, target, version, config or id",
+        "Search", st.query_params.get("q", ""), key="words", bind="query-params", type="search", live=True,
+        max_chars=200, placeholder="Words of name, target, version, config or id", label_visibility="collapsed",
     )  # fmt: skip
-    archs, kinds = (
-        sorted({str(row["value"]) for row in context.ask(queries.counted, column)}) for column in ("arch", "kind")
-    )
+    st.session_state[widgets.SEARCHED] = text
+    if kind is not None:
+        st.session_state["kind"] = [kind]  # for the header's Command
+    columns = iter(st.columns(2 if kind else 3))
+
+    def choose(label: str, key: str, values: Iterable[str]) -> tuple[str, ...]:
+        return tuple(
+            next(columns).multiselect(
+                label, sorted(values), key=key, bind="query-params", placeholder=label, label_visibility="collapsed"
+            )
+        )
+
+    def found(column: str) -> set[str]:
+        return {str(row["value"]) for row in context.ask(queries.counted, column)}
+
+    kinds = (kind,) if kind else choose("Framework", "kind", found("kind"))
     return EntryFilter(
-        text or "",
-        tuple(left.multiselect("Framework", kinds, key="kind", bind="query-params")),
-        tuple(middle.multiselect("Target", archs, key="arch", bind="query-params")),
-        tuple(right.multiselect("State", [each.value for each in State], key="state", bind="query-params")),
+        text or "", kinds, choose("Target", "arch", found("arch")), choose("State", "state", map(str, State))
     )

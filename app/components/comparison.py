@@ -1,33 +1,60 @@
-"""Two kernels side by side, on the page Compare: their properties, their instructions and their machine code."""
+"""Kernels side by side, on the page Compare: their properties, their instructions and their machine code."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from app import widgets
 from app.components import tables
-from app.presenters.shared import Row
+from app.presenters.columns import Column
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight import alignment
-from cache_engine.insight.comparison import Comparison, Named, Pair, change, shown
+from cache_engine.insight.comparison import HEADINGS, Comparison, Named, Pair, Value, change, merged, shown
 from cache_engine.units import counted
 
 Code = Callable[[], tuple[Named, str]]
 """A function that returns a kernel and its machine code as text, or raises ``GemmCacheError``."""
 
 
-def side_by_side(found: Comparison, heads: tuple[str, str]) -> DeltaGenerator:
-    """Draws tables of two kernels' properties in two columns of the page; returns the left column."""
-    left, right = st.columns(2)
-    for heading, pairs in found.sections().items():
-        with left if pairs in (found.components, found.config) else right:
+def side_by_side(found: Sequence[Comparison], heads: Sequence[str]) -> None:
+    """Draws tables of kernels' properties, from the comparisons of the first with each other."""
+    columns = st.columns(2) if len(heads) == 2 else [st.container()] * 2
+    for heading, rows in merged(found).items():
+        with columns[heading not in HEADINGS[:2]]:
             st.header(heading)
-            tables.show(pair_table(pairs, *heads), key=heading)
-    return left
+            draw_rows(rows, heads, key=heading)
+
+
+def draw_rows(
+    rows: Mapping[str, Sequence[Value]],
+    heads: Sequence[str],
+    *,
+    key: str,
+    show: Callable[[Value], str] = shown,
+    differ: Callable[[Pair], str] = change,
+) -> None:
+    """Draws a table with a row for each property and a column for each kernel, of which the first is the baseline.
+
+    What differs from the baseline stands out; a number has its difference to the baseline's behind it.
+    """
+    cells = [
+        [{"text": name}, *(_cell(Pair(name, values[0], value), show, differ) for value in values)]
+        for name, values in rows.items()
+    ]
+    tables.draw_cells(
+        [Column("Property", ""), *(Column(head, "") for head in heads)], cells, key=key, even=len(heads) > 2
+    )
+
+
+def _cell(pair: Pair, show: Callable[[Value], str], differ: Callable[[Pair], str]) -> dict[str, object]:
+    text, by = show(pair.second), differ(pair)
+    number = {} if pair.second is None or isinstance(pair.second, str) else {"value": pair.second}
+    if not pair.differs:
+        return {"text": text, **number}
+    return {"text": f"{text} ({by})" if by else text, "title": "Differs from the baseline", "mark": True, **number}
 
 
 def draw_machine_code(first: Code, second: Code) -> None:
@@ -130,15 +157,3 @@ def _row(pair: alignment.LinePair) -> str:
         for side, line in (("first", pair.first), ("second", pair.second))
     )
     return f'<tr class="{pair.kind}"><td class="sign"{label}>{sign}</td>{"".join(cells)}</tr>'
-
-
-def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
-    """Properties of two kernels side by side, as text; with a column of changes, if a property has one."""
-    rows = [
-        {"Property": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
-        for pair in pairs
-    ]
-    if not any(row["Change"] for row in rows):
-        for row in rows:
-            del row["Change"]
-    return rows

@@ -16,13 +16,14 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.columns import Column, cells
-from app.presenters.kernel_list import COLUMNS
+from app.presenters.kernel_list import kernel_columns
 from app.presenters.shared import Row, kernel_address
 from cache_engine.model.key import is_key
 
 _CLICKED = "clicked in "
 _PICKED = "picked in "
 _CLEARED = "times cleared of "
+_WANTED = "columns wanted in "
 
 
 def clicked(key: str) -> str | None:
@@ -44,6 +45,18 @@ def picked_kernels(key: str) -> tuple[str, ...]:
     """Keys of the kernels ticked in a list. If the reader has just clicked a kernel, goes to its page instead."""
     _open_clicked(key)
     return tuple(filter(is_key, picked(key)))
+
+
+def columns_of(key: str) -> tuple[str, ...]:
+    """The columns that the reader chose for a list, or that ``show_columns`` did; empty for the usual ones."""
+    chosen = (st.session_state.get(_name(key)) or {}).get("columns")
+    return tuple(map(str, chosen or ()))
+
+
+def show_columns(key: str, names: Sequence[str]) -> None:
+    """Makes a list show these columns; without names, those that the reader chose last."""
+    before = st.session_state.get(_WANTED + key, {"generation": 0})
+    st.session_state[_WANTED + key] = {"generation": before["generation"] + 1, "names": list(names)}
 
 
 def forget_picked(key: str) -> None:
@@ -75,7 +88,7 @@ def kernel_list(
     linked_list(
         rows,
         [(row["key"], context.here((address or kernel_address)(row["key"]))) for row in rows],
-        COLUMNS,
+        kernel_columns(rows),
         key=key,
         label="Kernels",
         ticked=picked,
@@ -112,6 +125,7 @@ def linked_list(
             "label": label,
             "columns": [{"name": one.name, "numeric": one.is_numeric, "sort": one.sort} for one in columns],
             "hidden": [one.name for one in columns if one.hidden],
+            "wanted": st.session_state.get(_WANTED + key),
             "rows": [
                 {
                     "key": named,
@@ -127,6 +141,7 @@ def linked_list(
         on_open_change=partial(_note_click, key),
         on_sort_change=partial(_note_sort, key, on_sort),
         on_picked_change=_nothing,
+        on_columns_change=_nothing,
     )
 
 

@@ -52,6 +52,27 @@ def draw(
         most = max((row[at].get("value", 0) for row in shown), default=0)
         for row in shown:
             row[at]["bar"] = max(0, row[at].get("value", 0)) / most if most > 0 else 0
+    file = csv_text(rows_of(everything, columns, zone)) if saved else ""
+    draw_cells(drawn if values else [], shown, key=key, label=label, file=file, stays=stays)
+
+
+def draw_cells(
+    columns: Sequence[Column],
+    shown: list[list[dict[str, Any]]],
+    *,
+    key: str,
+    label: str = "",
+    file: str = "",
+    even: bool = False,
+    stays: bool = False,
+) -> None:
+    """Draws a table of cells as ``presenters.columns.cells`` makes them; a cell with ``mark`` stands out.
+
+    Args:
+        file: the content of the CSV file that a button saves; empty for no button.
+        even: whether all columns have the same width, so that they stand below those of another such table.
+        stays: as for ``draw``.
+    """
     links = [cell for row in shown for cell in row if "href" in cell]
     for cell in links:
         cell["href"] = context.here(cell["href"])
@@ -61,16 +82,17 @@ def draw(
             "help": column.help or "",
             "numeric": column.is_numeric or any("value" in row[at] for row in shown),
         }
-        for at, column in enumerate(drawn)
+        for at, column in enumerate(columns)
     ]
     told = mount(
         "table",
         key=key,
         data={
             "label": label or key.replace("-", " ").capitalize(),
-            "columns": heads if values else [],
+            "columns": heads,
             "cells": shown,
-            "file": csv_text(rows_of(everything, columns, zone)) if saved else "",
+            "file": file,
+            "even": even,
         },
         on_open_change=partial(_choose, key, {cell["href"] for cell in links} if stays else ()),
     )

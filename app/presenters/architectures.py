@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from urllib.parse import urlencode
 
 from app.presenters.columns import Column
@@ -101,14 +101,25 @@ FIGURE_COLUMNS = (
 """The columns of a comparison of two toolchains: for each figure of kernels, its change over all kernels."""
 
 
-WORSE_COLUMNS = (
-    Column("Kernel", lambda one: kernel_address(one.to_key) if one.to_key else None, "link", attrgetter("name")),
-    Column("Figure", lambda one: FIGURES[one.metric]),
-    Column("Before", "before"),
-    Column("After", "after"),
-    Column("Where", "where"),
-)
-"""The columns of the figures that are worse with the second toolchain: a row for each kernel and figure."""
+def worse_columns(titles: Mapping[str, str]) -> list[Column]:
+    """The columns of the figures that are worse with the second toolchain: a row for each kernel and figure.
+
+    Args:
+        titles: the titles of the kernels by key; their names would not say the target.
+    """
+    return [
+        Column(
+            "Kernel",
+            lambda one: kernel_address(one.to_key) if one.to_key else None,
+            "link",
+            lambda one: titles.get(one.to_key, one.name),
+        ),
+        Column("Compare", lambda one: one.from_key and f"compare?a={one.from_key}&b={one.to_key}", "link", "compare"),
+        Column("Figure", lambda one: FIGURES[one.metric]),
+        Column("Before", "before"),
+        Column("After", "after"),
+        Column("Where", "where"),
+    ]
 
 
 def stale_words(found: Sequence[Made], zone: tzinfo) -> str:

@@ -11,10 +11,15 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from app.presenters.shared import Row, moment
-from cache_engine.units import defused, human_age, human_bytes, human_ms, human_rate
+from cache_engine.units import defused, human_age, human_bytes, human_ms, human_rate, human_us
 
-Kind = Literal["", "count", "decimal", "bytes", "ms", "share", "when", "age", "link"]
-_FORMS: dict[Kind, Callable[[Any], str]] = {"bytes": human_bytes, "ms": human_ms, "share": human_rate}
+Kind = Literal["", "count", "decimal", "bytes", "ms", "us", "share", "when", "age", "link"]
+_FORMS: dict[Kind, Callable[[Any], str]] = {
+    "bytes": human_bytes,
+    "ms": human_ms,
+    "us": human_us,
+    "share": human_rate,
+}
 _NONE = "–"
 
 
@@ -25,9 +30,9 @@ class Column:
     Attributes:
         of: the name of the row's field that the column shows, with dots for a field of a field; or a function of the
             row.
-        kind: the kind of the values, which decides their text: ``bytes``, milliseconds (``ms``), shares of 1
-            (``share``), times as a date (``when``) or as an ``age``, which are seconds since 1970 or moments, or
-            addresses (``link``).
+        kind: the kind of the values, which decides their text: ``bytes``, milliseconds (``ms``), microseconds
+            (``us``), shares of 1 (``share``), times as a date (``when``) or as an ``age``, which are seconds since 1970
+            or moments, or addresses (``link``).
         words: the text of a link: the same in each row, or a function of the row.
         sort: the sort order of the list's query that a click on the header asks for; empty for none.
         title: a function from a row to the text that a list shows when the reader points at its cell.

@@ -35,12 +35,9 @@ _LABELS = {
 """For each fact of an entry that may be unknown, its label on the page."""
 
 
-ADAPTED_LABELS = {
-    "arch": "Target", "version": "Version", "compiler": "Assembler", "registers": "Registers",
-    "shared_bytes": "Shared memory", "stack_bytes": "Stack", "spill_bytes": "Spills", "code_bytes": "Machine code",
-    "compile_ms": "Compile time",
-}  # fmt: skip
-"""For each fact of an adapted kernel in the store that may be unknown, its label on the page."""
+_OF_ADAPTED = {
+    name: label for name, label in _LABELS.items() if name not in ("name", "created_at", "last_used_at", "digest")
+}
 _NOT_NOTED = "the file system has not noted it"
 
 
@@ -203,16 +200,9 @@ def adapted_columns(address: Callable[[str], str]) -> list[Column]:
 
 def adapted_tiles(known: Entry, row: Row | None) -> list[Tile]:
     """The tiles at the top of the page of an adapted kernel in the store; ``row`` is its row in the index."""
-
-    def tile(label: str, fact: str, about: str) -> Tile:
-        return Tile(label, fact_text(known, fact, UTC) or _UNKNOWN, about)
-
     return [
-        tile("Registers", "registers", "Per thread."),
-        tile("Shared memory", "shared_bytes", "Per block."),
-        tile("Machine code", "code_bytes", "In the CUBIN."),
+        *entry_tiles(known, known.unread)[:-1],
         Tile("On disk", _UNKNOWN if row is None else human_bytes(row["stored_bytes"]), "All parts, compressed."),
-        tile("Compile time", "compile_ms", "Each hit saves this."),
         Tile("Hits", _UNKNOWN if row is None else f"{row['hits']:,}", "By all processes."),
     ]
 
@@ -221,7 +211,7 @@ def adapted_facts(framework: str, known: Entry, row: Row | None, zone: tzinfo) -
     """The properties of an adapted kernel in the store, by label; for an unknown one, the reason."""
     return {
         "Framework": framework,
-        **known_facts(known, ADAPTED_LABELS, known.unread, "it is not stored", zone),
+        **known_facts(known, _OF_ADAPTED, known.unread, "it is not stored", zone),
         "Config": config_text(known) or _UNKNOWN,
         "Stored": when(known.created_at or 0.0, zone),
         "Last used": _UNKNOWN if row is None else when(row["last_used_at"], zone),

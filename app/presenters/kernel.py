@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 
 from app.presenters.columns import Column
+from app.presenters.kernel_list import COLUMNS
 from app.presenters.overview import event_details, event_words
-from app.presenters.shared import Row
+from app.presenters.shared import Row, kernel_address
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import block_threads
 from cache_engine.insight.inspection import record_document as document_of
@@ -85,6 +86,27 @@ def instruction_rows(mix: InstructionMix) -> list[tuple[str, int, str]]:
     rest = mix.total - sum(named.values()) - sum(most.values())
     others = {**most, **({OTHER: rest} if rest else {})}
     return [*((*item, "of GEMM") for item in named.items()), *((*item, "") for item in others.items())]
+
+
+def version_columns(key: str, instructions: Mapping[str, int]) -> list[Column]:
+    """The columns of the kernels for one problem, with what a toolchain or a config changes.
+
+    Args:
+        key: the key of the kernel that the page shows.
+        instructions: the number of static instructions of each kernel that was disassembled, by key.
+    """
+    return [
+        Column("Kernel", lambda row: kernel_address(row["key"]), "link", lambda row: row["key"][:12]),
+        Column("Shown", lambda row: "yes" if row["key"] == key else ""),
+        Column("Toolchain", lambda row: " ".join((row["compiler"], row["toolchain"].partition(" ")[2][:24]))),
+        *([Column("Instructions", lambda row: instructions.get(row["key"]), "count")] if instructions else []),
+        *(column for column in COLUMNS if column.name in _OF_VERSIONS),
+    ]
+
+
+_OF_VERSIONS = {
+    "Compiled", "Family", "Config", "m × n × k", "Registers", "Spills", "Cubin size", "Compile time", "Time", "Hits"
+}  # fmt: skip
 
 
 INSTRUCTIONS = (

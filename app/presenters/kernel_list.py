@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from app.presenters.columns import Column
-from app.presenters.shared import dtypes
+from app.presenters.shared import Row, dtypes
 from cache_engine.evaluator.catalogue import read_search
 from cache_engine.index.queries import FACETS, KernelFilter
 
@@ -47,6 +48,11 @@ def first_choices(choices: Mapping[str, str]) -> str:
     return "\n".join(labels)
 
 
+def timed_on(row: Row) -> str:
+    """The words that explain the kernel's measured speed; empty if it was not timed."""
+    return f"Measured on {row['device']} with this m, the latest correct result" if row["device"] else ""
+
+
 COLUMNS = (
     Column("Key", lambda row: row["key"][:12], title=itemgetter("name")),
     Column("Target", "arch", sort="target"),
@@ -60,6 +66,10 @@ COLUMNS = (
     Column("Spills", "spill_bytes", "bytes", sort="spills", title=lambda _: _SPILLS),
     Column("Cubin size", "size_bytes", "bytes", sort="size"),
     Column("Compile time", "compile_ms", "ms", sort="compile time"),
+    Column("Time", "median_us", "us", sort="time", title=timed_on),
+    Column("TFLOP/s", "tflops", "decimal", sort="tflops", title=timed_on),
+    Column("% of library", "speed_ratio", "share", sort="share of library", title=timed_on),
+    Column("Tags", "tags", title=lambda row: row["note"] or ""),
     Column("Hits", "hits", "count", sort="hits"),
     Column("Last used", "last_used_at", "age", sort="last used"),
     Column("Compiled", "created_at", "age", sort="created", hidden=True),
@@ -67,8 +77,17 @@ COLUMNS = (
     Column("Shared memory", "shared_bytes", "bytes", sort="shared memory", hidden=True),
     Column("Compiler", lambda row: f"{row['compiler']} {row['compiler_version']}", sort="compiler", hidden=True),
     Column("Name", "name", sort="name", hidden=True),
+    Column("Note", "note", hidden=True),
 )
+_OF_FEW = ("median_us", "tflops", "speed_ratio", "tags")
+"""The fields that few kernels have a value of: those of timings, and the tags."""
 _SPILLS = "Register spills to local memory, bytes per thread."
+
+
+def kernel_columns(rows: Sequence[Row]) -> Sequence[Column]:
+    """The columns of a list of kernels; those that few kernels have are hidden at first where no kernel has them."""
+    empty = {name for name in _OF_FEW if not any(row[name] for row in rows)}
+    return [replace(column, hidden=column.hidden or column.of in empty) for column in COLUMNS]
 
 
 def page_number(asked: str, pages: int) -> int:

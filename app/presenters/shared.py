@@ -6,7 +6,7 @@ escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
@@ -69,6 +69,16 @@ def rows_shown(offset: int, shown: int, total: int) -> str:
 def kernel_address(key: str) -> str:
     """The address of a kernel's page, from any page."""
     return f"kernel?key={key}"
+
+
+MOST_COMPARED = 8
+"""The most kernels that Compare shows side by side."""
+
+
+def compare_address(keys: Sequence[str]) -> dict[str, str | list[str]]:
+    """The parameters of the page Compare: the baseline, the kernel whose machine code stands beside it, and others."""
+    named: dict[str, str | list[str]] = dict(zip("ab", keys, strict=False))
+    return {**named, "more": list(keys[2:])} if len(keys) > 2 else named
 
 
 def kernel_title(row: Row) -> str:

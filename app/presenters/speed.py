@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column
 from app.presenters.evaluations import error_words, roofline_figure
 from app.presenters.plots import add_points
-from app.presenters.shared import Row, Tile
+from app.presenters.shared import Row, Tile, kernel_address
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import GPUS, gpus_of
 from cache_engine.evaluator.gpu import MODEL_VERSION
 from cache_engine.evaluator.grouped import predict_work, work_of
-from cache_engine.insight.comparison import Pair
+from cache_engine.insight.comparison import Pair, Value
 from cache_engine.insight.passes import Operation, Priced
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
@@ -93,7 +92,7 @@ TIMINGS = (
 
 
 ALL_TIMINGS = (
-    Column("Kernel", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
+    Column("Kernel", lambda one: kernel_address(one.key), "link", lambda one: one.key[:12]),
     Column("Device", "device.name"),
     Column("m × n × k", lambda one: f"{one.problem.m} × {one.problem.n} × {one.problem.k}"),
     Column("Batch", "problem.batch"),
@@ -122,18 +121,40 @@ def speed_figure(points: Sequence[Priced], timings: Iterable[Row], m: int, batch
     return figure
 
 
-def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:
-    """Times of two kernels side by side: measured on each device, predicted for each GPU."""
-    measured = [
-        {f"m = {timing['m']:,} on {timing['device']}": human_us(timing["median_us"]) for timing in reversed(rows)}
-        for rows in timings
+def speed_rows(
+    records: Sequence[Record], timings: Sequence[Sequence[Row]]
+) -> tuple[dict[str, list[Value]], dict[str, list[Value]]]:
+    """Times of several kernels in microseconds: measured on each device, and predicted for each GPU.
+
+    Predictions depend on the problem alone. Those that are the same for all kernels say nothing and are left out.
+    """
+    measured: list[dict[str, Value]] = [
+        {_timed(one): one["median_us"] for one in reversed(rows) if one["verified"]} for rows in timings
     ]
-    predicted = [
-        {point.chip.name: human_us(point.cost.latency_us) for point in predictions(record)[0]}
-        for record in (first, second)
+    predicted: list[dict[str, Value]] = [
+        {f"cuBLAS-like kernel on {one.chip.name}, predicted": one.cost.latency_us for one in predictions(record)[0]}
+        for record in records
     ]
-    return [
-        Pair(f"{name}, {how}", values[0].get(name), values[1].get(name))
-        for how, values in (("measured", measured), ("predicted", predicted))
-        for name in dict.fromkeys((*values[0], *values[1]))
-    ]
+    of_model = {name: values for name, values in _rows(predicted).items() if len(set(values)) > 1}
+    return _rows(measured), of_model
+
+
+def _timed(timing: Row) -> str:
+    return f"m = {timing['m']:,} on {timing['device']}, measured"
+
+
+def _rows(found: Sequence[Mapping[str, Value]]) -> dict[str, list[Value]]:
+    names = dict.fromkeys(name for each in found for name in each)
+    return {name: [each.get(name) for each in found] for name in names}
+
+
+def time_text(value: Value) -> str:
+    """A time in microseconds as text."""
+    return human_us(value) if isinstance(value, int | float) else "–"
+
+
+def time_change(pair: Pair) -> str:
+    """The change from the first time to the second, as a share of the first; empty if one is unknown."""
+    if isinstance(pair.first, int | float) and isinstance(pair.second, int | float) and pair.first > 0:
+        return f"{pair.second / pair.first - 1:+.1%}"
+    return ""

@@ -7,11 +7,11 @@ import streamlit as st
 from app import context, widgets
 from app.components import tables
 from app.presenters import architectures
+from app.presenters.proofs import proof_lines
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
-from cache_engine.insight.toolchains import made_by_toolchain, regressions, timing_row, timings_csv
-from cache_engine.model.measurement import Measurement
+from cache_engine.insight.toolchains import made_by_toolchain, regressions
 from cache_engine.units import counted
 
 
@@ -30,20 +30,7 @@ def timings() -> None:
     listed = st.expander("All timings", on_change="rerun", key="all_timings", bind="query-params")
     if listed.open:
         with listed:
-            timing_list(list(context.cache().timings))
-
-
-def timing_list(found: list[Measurement]) -> None:
-    """Draws timings as a table, with a button that downloads them as a file."""
-    tables.draw(found, ALL_TIMINGS, key="timings", saved=False)
-    st.download_button(
-        "CSV",
-        lambda: timings_csv([timing_row(one) for one in found]),
-        "timings.csv",
-        "text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-    )
+            tables.draw(context.cache().timings, ALL_TIMINGS, key="timings")
 
 
 def toolchains() -> None:
@@ -75,7 +62,8 @@ def compared(toolchains: list[str]) -> None:
     st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
     tables.draw(found.summaries, architectures.FIGURE_COLUMNS, key="figures")
     if found.worse:
-        tables.draw(found.worse, architectures.WORSE_COLUMNS, key="worse")
+        titles = context.titles(one.to_key for one in found.worse)
+        tables.draw(found.worse, architectures.worse_columns(titles), key="worse")
 
 
 def draw() -> None:
@@ -83,6 +71,8 @@ def draw() -> None:
     rows = context.ask(queries.architectures)
     if rows:
         tables.draw(rows, architectures.TARGETS, key="targets")
+        for line in proof_lines(context.cache().layout):
+            st.text(line)
         speed()
         timings()
         toolchains()

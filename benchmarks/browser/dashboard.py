@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import statistics
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from cache_engine.errors import UsageError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_MAIN = "Overview"
+_MAIN, _SLOWEST = "Overview", "Workload"
 PAGES = ("Kernels", "Workload", "Compile", "Predict", "Storage", _MAIN)
 
 _FEW = 100
@@ -37,6 +38,10 @@ _LETTER_GOALS_S = {100_000: 0.250}
 _FIRST_GOALS_S = {10_000: 2.0}
 _SHIFT_GOAL = 0.1
 _MEMORY_GOAL_BYTES = 400e6
+# What the server is to compute at most for a page, and for the first visit of Workload, with so many entries.
+_CPU_ROWS, _PAGE_GOAL_CPU_S, _FIRST_WORKLOAD_GOAL_CPU_S = 100_000, 0.150, 0.500
+_LOAD_GOAL_BYTES = 1.5e6
+_SESSIONS = 10
 # What is typed in the search. No two begin alike: the server would have the answer already.
 _WORDS = ("7168", "4096", "1536", "2048", "5120", "8192", "3072", "6144")
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -63,6 +68,11 @@ _WATCH = """
   }).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
 }
 """
+# The bytes that the browser has fetched for the page, without those over its web socket.
+_FETCHED = """
+() => [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+  .reduce((bytes, entry) => bytes + entry.transferSize, 0)
+"""
 # Milliseconds from there to the last change, once Streamlit has answered and a quarter of a second brings no other.
 # The start of a quick answer may go unseen; then a second without a change means the same.
 _AT_REST = """
@@ -79,12 +89,22 @@ title => {
 
 @dataclass(frozen=True, slots=True)
 class _Dashboard:
-    """A tab on a dashboard, its address, its process, and the seconds that the first visit of all took."""
+    """A tab on a dashboard.
+
+    Attributes:
+        address: of the dashboard.
+        pid: its process.
+        first_s: the seconds that the first visit of all took.
+        first_bytes: what the browser fetched for that visit.
+        first_cpu_s: for each page, what the server computed for the first visit of it.
+    """
 
     tab: Page
     address: str
     pid: int
     first_s: float
+    first_bytes: int
+    first_cpu_s: dict[str, float]
 
 
 def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PAGES, samples: int = 5) -> None:
@@ -113,6 +133,12 @@ def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PA
         for title in titles:
             seconds = _medians(small, large, partial(_visit, title=title), samples)
             _report(report, f"{title}, {rows:,} kernels", seconds, _PAGE_GOALS_S.get(rows))
+            cpu_s = (_visit_cpu_s(small, title, samples), _visit_cpu_s(large, title, samples))
+            goal = _PAGE_GOAL_CPU_S if rows == _CPU_ROWS else None
+            _report(report, f"CPU of the server for {title}, {rows:,} kernels", cpu_s, goal)
+        first_cpu_s = (small.first_cpu_s[_SLOWEST], large.first_cpu_s[_SLOWEST])
+        goal = _FIRST_WORKLOAD_GOAL_CPU_S if rows == _CPU_ROWS else None
+        _report(report, f"CPU of the server for the first visit of {_SLOWEST}, {rows:,} kernels", first_cpu_s, goal)
         for title in titles:
             shift = _shift(large, title)
             report(Score(f"layout shift of {title}, {rows:,} kernels", shift, "opened by its address", _SHIFT_GOAL))
@@ -120,10 +146,18 @@ def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PA
             _visit(each.tab, "Kernels")
         seconds = _medians(small, large, _type_letter, samples)
         _report(report, f"a letter typed in the search, {rows:,} kernels", seconds, _LETTER_GOALS_S.get(rows))
+        load = Size("fetched by a first visit", large.first_bytes, f"{_FEW} kernels", small.first_bytes)
+        report(replace(load, goal_ratio=_LOAD_GOAL_BYTES / small.first_bytes))
         few_bytes, many_bytes = (_memory_bytes(each.pid) for each in (small, large))
         name = f"memory of the dashboard, {rows:,} kernels"
         goal = _MEMORY_GOAL_BYTES / few_bytes if rows >= 1_000_000 else None
         report(Size(name, many_bytes, f"{_FEW} kernels", few_bytes, goal))
+        for _ in range(_SESSIONS - 1):
+            tab = _new_tab(browser)
+            for title in (_MAIN, "Kernels", _SLOWEST):
+                _arrive(tab, large.address, title)
+        ten_bytes, name = _memory_bytes(large.pid), f"memory of the dashboard, {_SESSIONS} sessions"
+        report(Size(name, ten_bytes, "one session", many_bytes, _MEMORY_GOAL_BYTES / many_bytes))
 
 
 def _report(report: Report, name: str, seconds: tuple[float, float], goal: float | None) -> None:
@@ -138,9 +172,23 @@ def _medians(small: _Dashboard, large: _Dashboard, act: Callable[[Page], float],
 
 def _visit(tab: Page, title: str) -> float:
     """Seconds that a click in the navigation takes, coming from another page."""
-    elsewhere = "Compare" if title != "Compare" else "Compile"
-    _go(tab, elsewhere)
+    _go(tab, _elsewhere(title))
     return _go(tab, title)
+
+
+def _visit_cpu_s(opened: _Dashboard, title: str, samples: int) -> float:
+    """Seconds that the server computes for a page, coming from another page: the median of some visits."""
+    taken = []
+    for _ in range(samples):
+        _go(opened.tab, _elsewhere(title))
+        before_s = _cpu_s(opened.pid)
+        _go(opened.tab, title)
+        taken.append(_cpu_s(opened.pid) - before_s)
+    return statistics.median(taken)
+
+
+def _elsewhere(title: str) -> str:
+    return "Compile" if title != "Compile" else "Storage"
 
 
 def _go(tab: Page, title: str) -> float:
@@ -197,17 +245,26 @@ def _opened(browser: Browser, store: Path, rows: int) -> Iterator[_Dashboard]:
     command = [sys.executable, "-m", "cache_engine", "--store", str(store), "dashboard", "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        tab = browser.new_page(viewport={"width": 1280, "height": 900})
-        tab.add_init_script(f"document.addEventListener('DOMContentLoaded', {_WATCH})")
+        tab = _new_tab(browser)
         address = f"http://127.0.0.1:{port}"
         _wait_until_served(address, server)
         first_s = _arrive(tab, address, _MAIN)
+        first_bytes: int = tab.evaluate(_FETCHED)
+        first_cpu_s = {}
         for title in PAGES:  # the first time, a page's modules are loaded
+            before_s = _cpu_s(server.pid)
             _go(tab, title)
-        yield _Dashboard(tab, address, server.pid, first_s)
+            first_cpu_s[title] = _cpu_s(server.pid) - before_s
+        yield _Dashboard(tab, address, server.pid, first_s, first_bytes, first_cpu_s)
     finally:
         server.terminate()
         server.wait(timeout=20)
+
+
+def _new_tab(browser: Browser) -> Page:
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.add_init_script(f"document.addEventListener('DOMContentLoaded', {_WATCH})")
+    return tab
 
 
 def _wait_until_served(address: str, server: subprocess.Popen[bytes]) -> None:
@@ -218,6 +275,12 @@ def _wait_until_served(address: str, server: subprocess.Popen[bytes]) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
     raise UsageError("the dashboard ended before it served a page; gemm-cache dashboard says why")
+
+
+def _cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process and its ended children have used."""
+    ticks = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:15]
+    return max(sum(map(int, ticks)), 1) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_bytes(pid: int) -> int:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from cache_engine.cli.support import Verb, emit, json_option, open_cache
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.index.queries import OLD_SORTS, SORTS
 from cache_engine.settings import Settings
@@ -79,7 +78,8 @@ def ls_verb(
     target, arch, dtype, out, layout,          a word, also with *: 64x*
     epilogue, scales, mode, specialise,
     fast_math, family, compiler, config,
-    name, key
+    name, key, note
+    tag                                        a tag of pin --tag
 
     Quote words with *, < or >, because shells interpret these. Kernels of other frameworks match by name, key, target,
     framework, version or config.

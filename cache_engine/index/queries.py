@@ -9,8 +9,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
-from cache_engine.index.rows import ALL_SKIPPED, Part, all_of, compared, literal, matching
+from cache_engine.index.rows import ALL_SKIPPED, Part, all_of, compared, literal, matching, tagged
 from cache_engine.index.rows import fetch as _rows
+from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.gemm.fields import FIELDS, ProblemField
 
@@ -38,6 +39,7 @@ SORTS = {
     "dtype": "dtype", "layout": "layout", "shape": "row(m, n, k)", "batch": "batch", "config": "config",
     "spills": "spill_bytes", "shared memory": "shared_bytes",
     "compiler": "compiler || coalesce(' ' || compiler_version, '')",
+    "time": "median_us", "tflops": "tflops", "share of library": "speed_ratio",
 }  # fmt: skip
 
 
@@ -51,7 +53,8 @@ _FIELDS = {
     **{field.searched_as: _in_words(field) for field in FIELDS},
     "hits": _HITS, "size": "size_bytes", "disk": "stored_bytes", "shared": "shared_bytes",
     "spills": "spill_bytes", "compile": "compile_ms", "created": "created_at", "used": _LAST_USED, "target": "arch",
-    "key": "kernels.key",
+    "key": "kernels.key", "note": "(SELECT note FROM notes WHERE notes.key = kernels.key)",
+    "tag": "(SELECT tags FROM notes WHERE notes.key = kernels.key)",
 }  # fmt: skip
 # Older names, in links and commands that people stored.
 OLD_SORTS = {"architecture": "target"}
@@ -59,16 +62,20 @@ OLD_SORTS = {"architecture": "target"}
 _BATCH_ROWS = 10_000
 _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.created_at"
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
+_ITS_TIME = "kernel_times ON kernel_times.key = kernels.key LEFT JOIN notes ON notes.key = kernels.key"
+_TIMED_KERNELS = f"{_USED_KERNELS} LEFT JOIN {_ITS_TIME}"
 _COLUMNS = f"""
     kernels.* EXCLUDE (framework, version, parts_bytes, search_text, shard, stamp),
     coalesce(memory_hits, 0) AS memory_hits, coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits,
-    coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
+    coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at,
+    median_us, tflops, speed_ratio, device, note, tags
 """
 _NAMED = "name, arch, m, n, k, batch, dtype, out_dtype, config"
 _OF_ADAPTED = f"""
     kernels.key, framework, name, version, compiler, arch, registers, shared_bytes, stack_bytes,
     size_bytes AS code_bytes, parts_bytes AS size_bytes, stored_bytes, compile_ms, created_at, config,
-    ({_HITS})::BIGINT AS hits, {_LAST_USED} AS last_used_at
+    ({_HITS})::BIGINT AS hits, {_LAST_USED} AS last_used_at,
+    note, tags
 """
 
 
@@ -125,7 +132,10 @@ class KernelFilter:
             *(part for pattern in self.patterns for part in matching(pattern)),
             *((both, [[n for n, _ in sizes], [k for _, k in sizes]]) for sizes in self.shapes),
             *(("list_contains(?, arch)", [list(targets)]) for targets in self.targets),
-            *(compared(one, _FIELDS.get(one.field, one.field)) for one in self.conditions),
+            *(
+                (tagged if one.field == "tag" else compared)(one, _FIELDS.get(one.field, one.field))
+                for one in self.conditions
+            ),
         ]
         return all_of(found)
 
@@ -178,10 +188,10 @@ def kernels(
         connection,
         f"""
         WITH page AS (
-            SELECT kernels.rowid AS row, {order} AS sorted FROM {_USED_KERNELS} WHERE {condition}
+            SELECT kernels.rowid AS row, {order} AS sorted FROM {_joined(sort)} WHERE {condition}
             ORDER BY sorted {direction} NULLS LAST, kernels.key LIMIT ? OFFSET ?
         )
-        SELECT {columns} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE}
+        SELECT {columns} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE} LEFT JOIN {_ITS_TIME}
         ORDER BY sorted {direction} NULLS LAST, kernels.key
         """,
         [*parameters, limit, offset],
@@ -191,15 +201,33 @@ def kernels(
 def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
     """One kernel's row; ``None`` if the index has no such kernel."""
     rows = _rows(
-        connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NULL", [key]
+        connection, f"SELECT {_COLUMNS} FROM {_TIMED_KERNELS} WHERE kernels.key = ? AND framework IS NULL", [key]
     )
     return rows[0] if rows else None
+
+
+def versions(connection: duckdb.DuckDBPyConnection, key: str, limit: int = 100) -> list[Row]:
+    """The kernels for the problem of one kernel on its target, that kernel included, the latest compiled first.
+
+    They differ in toolchain, family, config, and the m that they were first asked for.
+    """
+    ways = {"m", "specialisation", "opt_level"}
+    same = ", ".join(("arch", *(name for name in RecordedProblem.__struct_fields__ if name not in ways)))
+    return _rows(
+        connection,
+        f"""
+        SELECT {_COLUMNS} FROM {_TIMED_KERNELS}
+        WHERE framework IS NULL AND row({same}) = (SELECT row({same}) FROM ours WHERE key = ?)
+        ORDER BY created_at DESC, kernels.key LIMIT ?
+        """,
+        [key, limit],
+    )
 
 
 def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
     """The row of another framework's kernel in the store; ``None`` if the index has no such kernel."""
     rows = _rows(
-        connection, f"SELECT {_OF_ADAPTED} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NOT NULL", [key]
+        connection, f"SELECT {_OF_ADAPTED} FROM {_TIMED_KERNELS} WHERE kernels.key = ? AND framework IS NOT NULL", [key]
     )
     return rows[0] if rows else None
 
@@ -216,7 +244,7 @@ def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = 
     columns = " ".join((_COLUMNS if chosen.frameworks is None else _OF_ADAPTED).split())
     direction = "DESC" if descending else "ASC"
     return (
-        f"SELECT {columns}\nFROM {_USED_KERNELS}\nWHERE {shown}\n"
+        f"SELECT {columns}\nFROM {_TIMED_KERNELS}\nWHERE {shown}\n"
         f"ORDER BY {_order(sort)} {direction} NULLS LAST, kernels.key"
     )
 
@@ -298,7 +326,7 @@ def kernel_batches(
     """
     condition, parameters = chosen.where()
     return connection.sql(
-        f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE {condition} "
+        f"SELECT {_COLUMNS} FROM {_TIMED_KERNELS} WHERE {condition} "
         f"ORDER BY {_order(sort)} {'DESC' if descending else 'ASC'}, kernels.key LIMIT ?",
         params=[*parameters, limit],
     ).to_arrow_reader(_BATCH_ROWS)
@@ -395,7 +423,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
             WHERE counted > 0 AND framework IS NULL
             ORDER BY counted DESC, kernels.key LIMIT ?
         )
-        SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE}
+        SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE} LEFT JOIN {_ITS_TIME}
         ORDER BY hits DESC, kernels.key
         """,
         [limit],
@@ -459,6 +487,11 @@ def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 
         """,
         {"seconds": seconds, "since": since},
     )
+
+
+def _joined(sort: str) -> str:
+    """The tables that this order needs; timings are joined only where it is by them."""
+    return _TIMED_KERNELS if SORTS.get(sort) in ("median_us", "tflops", "speed_ratio") else _USED_KERNELS
 
 
 def _order(sort: str) -> str:

@@ -18,6 +18,7 @@ from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name
+from cache_engine.store.notes import noted
 from cache_engine.store.timings import Timings
 
 if TYPE_CHECKING:
@@ -164,6 +165,27 @@ def _read_timings(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> t
         except (StoreError, OSError):
             settled = False
     return found, settled
+
+
+def sync_notes(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
+    """Copies notes and tags if any has changed; returns the number read or removed, and whether the folder is settled.
+
+    A file is always replaced, so the time of the folder changes with each note.
+    """
+    changed_ns = mtime_ns(layout.notes)
+    if connection.execute("SELECT state FROM notes_read").fetchone() == (str(changed_ns),):
+        return 0, True
+    settled = changed_ns < time.time_ns() - SETTLED_NS
+    found = dict(noted(layout))
+    gone = connection.execute("DELETE FROM notes RETURNING key").fetchall()
+    connection.execute("DELETE FROM skipped WHERE source = ?", [rows.NOTES])
+    rows.skip(connection, rows.NOTES, {key: (1, why) for key, why in found.items() if isinstance(why, str)})
+    read = [(key, one.text, " ".join(one.tags)) for key, one in found.items() if not isinstance(one, str)]
+    rows.insert_or_skip(connection, rows.NOTES, "notes", read)
+    connection.execute("DELETE FROM notes_read")
+    if settled:
+        rows.insert(connection, "notes_read", [(str(changed_ns),)])
+    return len(read) + len(gone), settled
 
 
 def _row(one: Measurement) -> rows.Row:

@@ -32,8 +32,8 @@ GROUPS = "groups"
 
 _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
-JOURNAL, TIMINGS = "journal", "timings"
-"""Names of two sources of rows; the table ``skipped`` counts under them the rows that cannot be indexed."""
+JOURNAL, TIMINGS, NOTES = "journal", "timings", "notes"
+"""Names of sources of rows; the table ``skipped`` counts under them the rows that cannot be indexed."""
 
 ALL_SKIPPED = """
     (SELECT count(*) FROM unreadable) + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
@@ -142,6 +142,16 @@ def compared(condition: Condition, column: str) -> Part:
     if "*" not in value:
         return f"lower({column}) {operator} ?", [value]
     return f"regexp_full_match(lower({column}), ?) = ?", [_expression(value, "(?s:.*)"), operator == "="]
+
+
+def tagged(condition: Condition, column: str) -> Part:
+    """An SQL condition that holds where one of a column's words fulfils ``condition``; of ``!=``, where none is equal.
+
+    A column without a value has no words.
+    """
+    word = f" {_expression(str(condition.value), '[^ ]*')} "
+    words = f"coalesce(' ' || nullif({column}, '') || ' ', '')"
+    return f"regexp_matches({words}, ?) = ?", [word, condition.operator == "="]
 
 
 def all_of(parts: Sequence[Part]) -> Part:

@@ -147,6 +147,16 @@ CREATE TABLE timings (
     timing              VARCHAR
 );
 
+CREATE VIEW kernel_times AS
+SELECT DISTINCT ON (timings.key) timings.key, device, median_us, tflops, speed_ratio, measured_at
+FROM timings JOIN kernels USING (key, m, batch) WHERE verified ORDER BY timings.key, measured_at DESC, timing;
+
+-- Tags are separated by spaces.
+CREATE TABLE notes (key VARCHAR, note VARCHAR, tags VARCHAR);
+
+-- When their folder changed last, in nanoseconds; no row while it must be looked at again.
+CREATE TABLE notes_read (state VARCHAR);
+
 -- The state of the files they are from; no row while it must be looked at again.
 CREATE TABLE timings_read (state VARCHAR);
 
@@ -219,6 +229,8 @@ COMMENT ON TABLE misses IS 'Lookups that had to compile, by target.';
 COMMENT ON TABLE demand IS 'How often each shape was asked for, by period and m.';
 COMMENT ON TABLE spans IS 'How many steps of lookups and compiles took how long.';
 COMMENT ON TABLE timings IS 'Measured times of kernels, also of kernels that were deleted since.';
+COMMENT ON TABLE notes IS 'Notes and tags of kernels, also of kernels that were deleted since.';
+COMMENT ON VIEW kernel_times IS 'The latest correct timing of each kernel in the store, for the m that it was first asked for.';
 COMMENT ON TABLE unreadable IS 'Records and files that are in the store but not in this index, and why.';
 COMMENT ON TABLE skipped IS 'Lines of the journal and timings that are not in this index, and why.';
 COMMENT ON TABLE foreign_entries IS 'Entries in the caches of other frameworks, as of the last scan.';
@@ -254,6 +266,8 @@ COMMENT ON COLUMN kernels.parts_bytes IS 'size of all its files there';
 COMMENT ON COLUMN kernels.search_text IS 'what a search looks through, in lower case';
 COMMENT ON COLUMN kernels.shard IS 'folder of its record';
 COMMENT ON COLUMN kernels.stamp IS 'inode, size and time of the file: shows whether it must be read again';
+COMMENT ON COLUMN notes.note IS 'what people wrote';
+COMMENT ON COLUMN notes.tags IS 'tags, sorted, with spaces between';
 COMMENT ON COLUMN usage.made_at IS 'created_at of the kernel';
 COMMENT ON COLUMN usage.memory_hits IS 'hits in memory';
 COMMENT ON COLUMN usage.pack_hits IS 'hits in packs';
@@ -302,7 +316,7 @@ COMMENT ON COLUMN timings.measured_at IS 'seconds since 1970';
 COMMENT ON COLUMN timings.measured_by IS 'program that measured it';
 COMMENT ON COLUMN timings.timing IS 'all that was measured, as JSON';
 COMMENT ON COLUMN unreadable.cause IS 'why it is not in this index';
-COMMENT ON COLUMN skipped.source IS 'journal or timings';
+COMMENT ON COLUMN skipped.source IS 'journal, timings or notes';
 COMMENT ON COLUMN skipped.rows IS 'how many';
 COMMENT ON COLUMN foreign_entries.path IS 'directory of the cache';
 COMMENT ON COLUMN foreign_entries.id IS 'name of the entry in its cache';

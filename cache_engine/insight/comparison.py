@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Protocol
@@ -45,10 +45,19 @@ def shown(value: Value) -> str:
 
 
 def change(pair: Pair) -> str:
-    """The change from the first number to the second, with a sign; empty for equal values and for text."""
+    """The change from the first number to the second, with a sign; empty for equal values and for text.
+
+    The change of a share is in points, which are hundredths of the whole.
+    """
     if pair.differs and isinstance(pair.first, int) and isinstance(pair.second, int):
         return f"{pair.second - pair.first:+,}"
+    if pair.differs and isinstance(pair.first, float) and isinstance(pair.second, float):
+        return f"{100 * (pair.second - pair.first):+.1f} points"
     return ""
+
+
+HEADINGS = ("Key differences", "Config differences", "Resources", "Theoretical occupancy", "Static instruction mix")
+"""The headings of the parts of a comparison, in the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +80,14 @@ class Comparison:
 
     def sections(self) -> dict[str, tuple[Pair, ...]]:
         """The parts of the comparison that are not empty, by heading; properties have names for people."""
-        parts = {
-            "Key differences": self.components,
-            "Config differences": self.config,
-            "Resources": _renamed(self.resources),
-            "Theoretical occupancy": _renamed(self.occupancy),
-            "Static instruction mix": self.instructions,
-        }
-        return {heading: pairs for heading, pairs in parts.items() if pairs}
+        parts = (
+            self.components,
+            self.config,
+            _renamed(self.resources),
+            _renamed(self.occupancy),
+            self.instructions,
+        )
+        return {heading: pairs for heading, pairs in zip(HEADINGS, parts, strict=True) if pairs}
 
 
 def compare(first: Inspected, second: Inspected) -> Comparison:
@@ -92,6 +101,20 @@ def compare(first: Inspected, second: Inspected) -> Comparison:
         tuple(pairs(_instructions(first), _instructions(second))),
         tuple(dict.fromkeys((*notes, *first.notes, *second.notes))),
     )
+
+
+def merged(found: Sequence[Comparison]) -> dict[str, dict[str, list[Value]]]:
+    """Comparisons of one kernel, the baseline, with several others, as one table for each heading.
+
+    Returns, by heading and property, the baseline's value and then the value of each of the others.
+    """
+    tables: dict[str, dict[str, list[Value]]] = {heading: {} for heading in HEADINGS}
+    for at, one in enumerate(found, 1):
+        for heading, some in one.sections().items():
+            for pair in some:
+                # A comparison leaves out properties that are equal: they have the baseline's value.
+                tables[heading].setdefault(pair.name, [pair.first] * (len(found) + 1))[at] = pair.second
+    return {heading: rows for heading, rows in tables.items() if rows}
 
 
 def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[str, ...]]:

@@ -15,6 +15,7 @@
     demand.json                 what was asked for, from the journal's folded files; created by the first fold
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
+    notes/                      notes and tags of kernels, and saved views, a file for each; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
     proofs/                     proofs of kernel families, a file for each device and toolchain; created with the first
     runs/                       reports of gemm-cache run, the last 50; created with the first
@@ -28,6 +29,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -239,6 +241,24 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return f"{self.root}/pins/{key}"
 
     @property
+    def notes(self) -> Path:
+        """The folder of notes and saved views, created with the first."""
+        return self.root / "notes"
+
+    def note_path(self, key: CacheKey) -> str:
+        """The file with the note and the tags of an entry."""
+        return f"{self.root}/notes/{key}.json"
+
+    def view_path(self, name: str) -> str:
+        """The file of the saved view with this name, which may have any letters."""
+        return f"{self.root}/notes/view-{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+
+    @property
+    def notes_lock(self) -> Path:
+        """The lock that a process holds while it changes a note or a saved view."""
+        return self.locks / "notes.lock"
+
+    @property
     def groups(self) -> Path:
         """The folder of kernels of other frameworks, created with the first such kernel."""
         return self.root / "groups"
@@ -268,7 +288,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
     @property
     def later_folders(self) -> tuple[Path, ...]:
         """Folders that are created with the first file in them."""
-        return (self.timings, self.decisions, self.pins, self.groups, self.proofs, self.runs)
+        return (self.timings, self.decisions, self.pins, self.notes, self.groups, self.proofs, self.runs)
 
     def record_path(self, key: CacheKey) -> str:
         """The path of an entry's record. A string, because every hit calls this and ``Path`` is slower."""
@@ -377,6 +397,16 @@ def is_decisions_name(name: str) -> bool:
     return name in _DECISIONS
 
 
+def key_of_note_name(name: str) -> CacheKey | None:
+    """The key in the name of a file in ``notes``; ``None`` for a saved view and for other names."""
+    return CacheKey(name[:64]) if name[64:] == ".json" and is_key(name[:64]) else None
+
+
+def is_note_name(name: str) -> bool:
+    """Whether a file of this name belongs in ``notes``."""
+    return key_of_note_name(name) is not None or re.fullmatch(_VIEW, name) is not None
+
+
 def is_run_name(name: str) -> bool:
     """Whether a file of this name belongs in ``runs``."""
     return re.fullmatch(_RUN, name) is not None
@@ -407,6 +437,7 @@ _BLOB = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 _TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
 # The names of a job's files: the job, its output, and the request to cancel it.
 _JOB = r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)"
+_VIEW = r"view-[0-9a-f]{32}\.json"
 _RUN = r"[0-9a-f]{16}-[0-9]{1,10}\.json"
 _QUARANTINED = r"([0-9]{16,20})-(.+)"
 # The names of version 0.1.0 for results files, with the time between name and suffix.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,15 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace as replace_struct
+
 from cache_engine import upkeep
-from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
+from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, StoreError, UsageError
 from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
-from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.model.key import CacheKey, check_prefix, is_key
 from cache_engine.settings import Settings
-from cache_engine.store import pins
+from cache_engine.store import notes, pins
 from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
@@ -244,6 +247,68 @@ class Admin:
             many = f"{len(matches)} pinned kernels have" if matches else "no pinned kernel has"
             raise KeyNotFound(f"{many} key prefix {wanted}; gemm-cache pin lists those that are pinned")
         return matches[0]
+
+    def note(self, key: CacheKey) -> notes.Note | None:
+        """The note and the tags of a kernel, also of one that left the store; ``None`` without them.
+
+        Raises:
+            CorruptEntry, StoreError: when the file is damaged, or of another format version.
+        """
+        return notes.note_of(self.store.layout, key)
+
+    def note_words(self, key: CacheKey) -> str:
+        """The note of a kernel and its tags, each with a #, or why they cannot be read; empty if there are none."""
+        try:
+            note = self.note(key)
+        except (CorruptEntry, StoreError, OSError) as error:
+            return f"the note cannot be read: {error}"
+        return "" if note is None else " ".join(filter(None, (note.text, *(f"#{tag}" for tag in note.tags))))
+
+    def annotate(
+        self,
+        *keys: str,
+        text: str | None = None,
+        add: Collection[str] = (),
+        remove: Collection[str] = (),
+        by: str | None = None,
+    ) -> list[CacheKey]:
+        """Changes the note and the tags of the kernels with these keys, or prefixes of keys; returns the full keys.
+
+        Args:
+            text: the new note; empty for none, ``None`` to leave the notes as they are.
+
+        Raises:
+            UsageError, KeyNotFound: when one of the texts is not a key, no kernel and no note has the key, or a note or
+                a tag is not allowed.
+            CorruptEntry, StoreError: when a present note is damaged, or no more can be stored.
+        """
+        found = [self._find_noted(key) for key in keys]
+        for key in found:
+            notes.annotate(self.store.layout, key, text=text, add=add, remove=remove, by=by or local_user())
+        return found
+
+    def _find_noted(self, prefix: str) -> CacheKey:
+        try:
+            return self.find_key(prefix)
+        except KeyNotFound:
+            if is_key(prefix) and self.note(CacheKey(prefix)) is not None:
+                return CacheKey(prefix)
+            raise
+
+    def views(self) -> list[notes.View]:
+        """The saved views of the list of kernels, sorted by name."""
+        return notes.views(self.store.layout)
+
+    def save_view(self, view: notes.View, *, by: str | None = None) -> notes.View:
+        """Saves a view in place of the one with its name; raises ``UsageError`` if it is not allowed."""
+        view = replace_struct(view, at=time.time(), by=by or local_user())
+        notes.save_view(self.store.layout, view)
+        return view
+
+    def delete_view(self, name: str) -> str:
+        """Deletes the view with this name, if there is one; returns the name."""
+        notes.delete_view(self.store.layout, name)
+        return name
 
     def check(
         self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None, processes: int = 1

@@ -28,10 +28,13 @@ from cache_engine.store.layout import (
     is_decisions_name,
     is_journal_name,
     is_lock_name,
+    is_note_name,
     is_run_name,
     job_of_name,
 )
 from cache_engine.store.lock import NO_ROOM, file_lock
+from cache_engine.store.notes import UnknownNote, check_note_file
+from cache_engine.store.proofs import UnknownProof, read_proof
 from cache_engine.store.results import ResultFile, UnknownResults, empty_snapshot, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
@@ -64,6 +67,7 @@ def check_side_files(
         (layout.timings, fingerprint_of_results_name),
         (layout.decisions, is_decisions_name),
         (layout.pins, is_key),
+        (layout.notes, is_note_name),
         (layout.groups, is_key),
         (layout.proofs, is_key),
         (layout.runs, is_run_name),
@@ -90,10 +94,14 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         yield from _check_journal_file(layout, path)
     elif not irregular and path.parent == layout.jobs:
         yield from _check_job(layout, path)
+    elif not irregular and path.parent == layout.notes:
+        yield from _check_note(layout, path)
     elif not irregular and path.parent == layout.decisions:
         yield from _check_decisions(layout, path)
     elif not irregular and path.parent == layout.groups:
         yield from check_group(layout, path)
+    elif not irregular and path.parent == layout.proofs:
+        yield from check_proof(layout, path)
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
@@ -146,6 +154,18 @@ def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
+def _check_note(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        check_note_file(layout, path.name)
+    except UnknownNote as error:
+        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
+    except CorruptEntry as error:
+        yield found(FindingKind.CORRUPT_NOTE, cause=str(error))
+    except OSError as error:
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
+
+
 def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
     found = partial(finding_at, layout, path=path, key="")
     try:
@@ -167,6 +187,19 @@ def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
     except CorruptEntry as error:
         yield found(FindingKind.CORRUPT_GROUP, cause=str(error))
+    except OSError as error:
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
+
+
+def check_proof(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    """Yields the fault of a kernel family's proof."""
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        read_proof(layout, CacheKey(path.name))
+    except UnknownProof as error:
+        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
+    except CorruptEntry as error:
+        yield found(FindingKind.CORRUPT_PROOF, cause=str(error))
     except OSError as error:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 

@@ -56,7 +56,13 @@ def test_a_search_for_kernels_filters_no_cleaning_of_caches(page: Page, home: Pa
         page.get_by_role("radio", name="Other frameworks").click()
         expect(page.get_by_placeholder("Words of name")).to_have_value("hopper", timeout=WAIT_MS)
         expect(page.get_by_text("No entry of any cache matches.")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("radio", name="Triton").click()
+        page.get_by_placeholder("Words of name").fill("tile")
+        expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("radio", name="This store").click()
+        expect(page.get_by_role("searchbox", name="Search")).to_have_value("tile", timeout=WAIT_MS)
         page.get_by_role("link", name="Storage", exact=True).first.click()
+        expect(page.get_by_role("heading", name="Storage", exact=True)).to_be_visible(timeout=WAIT_MS)
         page.get_by_role("radio", name="Other frameworks").click()
         expect(page.get_by_placeholder("Words of name")).to_have_value("", timeout=WAIT_MS)
 

@@ -152,6 +152,43 @@ def test_a_search_by_gpu_says_what_it_means_and_one_without_a_match_what_to_chan
     expect(page.locator("tbody tr")).to_have_count(1, timeout=WAIT_MS)
 
 
+def test_three_ticked_kernels_are_compared_with_a_baseline(page: Page, shown: Shown) -> None:
+    _open(page, f"{shown.address}/kernels?sort=target&asc=true")
+    keys = [page.locator("tbody a").nth(number).inner_text() for number in range(3)]
+    for number in range(3):
+        page.locator("tbody input").nth(number).check()
+        expect(page.get_by_text(re.compile(f"^{number + 1} kernels? selected$"))).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page).to_have_url(re.compile(rf"compare\?a={keys[0]}.*&b={keys[1]}.*&more={keys[2]}"), timeout=WAIT_MS)
+    table = page.get_by_role("table", name="Resources")
+    heads = table.get_by_role("columnheader")
+    expect(heads).to_have_text(["Property", *(f"{at}: {key}" for at, key in enumerate(keys, 1))], timeout=3 * WAIT_MS)
+    expect(table.locator("td.marked").first).to_be_visible()
+    page.get_by_role("table", name="Kernels").get_by_role("link", name="use").last.click()
+    expect(page).to_have_url(re.compile(rf"compare\?a={keys[2]}.*&b={keys[0]}.*&more={keys[1]}"), timeout=WAIT_MS)
+    order = [keys[2], keys[0], keys[1]]
+    expect(heads).to_have_text(["Property", *(f"{at}: {key}" for at, key in enumerate(order, 1))], timeout=WAIT_MS)
+
+
+def test_a_view_brings_back_the_search_and_the_columns(page: Page, dashboard: str, compiled_store: Path) -> None:
+    _open(page, f"{dashboard}/kernels?q=fp16")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_role("checkbox", name="Batch").uncheck()
+    page.get_by_role("button", name="Views").click()
+    page.get_by_label("Name").last.fill("fp16, *few* columns")
+    page.get_by_role("button", name="Save this view").click()
+    expect(page.get_by_role("button", name="fp16, *few* columns")).to_be_visible(timeout=WAIT_MS)
+    page.evaluate("localStorage.clear()")
+    _open(page, f"{dashboard}/kernels")
+    batch = page.get_by_role("columnheader", name="Batch")
+    expect(batch).to_be_visible()
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("button", name="fp16, *few* columns").click()
+    expect(batch).to_have_count(0, timeout=WAIT_MS)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"[?&]q=fp16"), timeout=WAIT_MS)
+
+
 def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page, shown: Shown) -> None:
     of = {record.arch: record.key for record in make_store(shown.store).records() if record.problem.dtype == "bf16"}
     page.goto(f"{shown.address}/compare?a={of['sm_80']}&b={of['sm_90']}&sass=true")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from cache_engine.model.decision import MISS, Decision
-from cache_engine.store import pins
+from cache_engine.store import notes, pins
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, append_decisions
 from cache_engine.store.journal import decisions as log
@@ -93,6 +93,26 @@ def _unpinning(store: DiskStore) -> Action:
     return act
 
 
+def _before_noting(store: DiskStore) -> Promise:
+    promise = filled(store)
+    notes.annotate(store.layout, make_entry(0)[0], text="before", add=("prod",))
+    return replace(promise, noted=("before", "after"))
+
+
+def _before_noting_first(store: DiskStore) -> Promise:
+    return replace(filled(store), noted=("", "after"))
+
+
+def _noting(store: DiskStore) -> Action:
+    key = make_entry(0)[0]
+
+    def act() -> object:
+        notes.annotate(store.layout, key, text="after", add=("prod",))
+        return key
+
+    return act
+
+
 DECIDING = {
     "decide": Operation(_before_deciding, _deciding, may_raise=(), sure=False),
     "decide first": Operation(_before_deciding_first, _deciding, may_raise=(), sure=False),
@@ -101,5 +121,7 @@ DECIDING = {
     ),
     "mend the log": Operation(_before_mending, _mending, sure=False),
     "pin": Operation(_before_pinning, _pinning),
+    "note": Operation(_before_noting, _noting),
+    "note first": Operation(_before_noting_first, _noting),
     "unpin": Operation(_before_unpinning, _unpinning),
 }

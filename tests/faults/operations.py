@@ -80,6 +80,7 @@ class Promise:
         pinned: keys that are pinned before and after.
         may_pin: keys that the operation pins or, with
         may_unpin: unpins.
+        noted: notes that the first key may have; the last once the operation was acknowledged.
     """
 
     served: dict[CacheKey, set[bytes | None]]
@@ -98,6 +99,7 @@ class Promise:
     pinned: frozenset[CacheKey] = frozenset()
     may_pin: frozenset[CacheKey] = frozenset()
     may_unpin: bool = False
+    noted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cache_engine.store.journal import DecisionReader, Journal, read_journal
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.journal.spans import WORK, distributions
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
+from cache_engine.store.notes import Note, note_of
 from cache_engine.store.pins import pinned_keys
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleanup as housekeeping
@@ -26,8 +27,9 @@ from cache_engine.upkeep import integrity
 from cache_engine.upkeep.findings import names_in
 from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
+from tests.helpers import make_entry
 
-WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, INDEX, TIMINGS, LOG, PINS = (
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, INDEX, TIMINGS, LOG, PINS, NOTES = (
     "wrong bytes",
     "lost",
     "seen as corrupt",
@@ -39,6 +41,7 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, INDEX, TIMINGS, 
     "timings",
     "log of decisions",
     "pins",
+    "notes",
 )
 _INDEXED = (
     "kernels",
@@ -118,7 +121,11 @@ def troubles(
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
     found += [*_served(store, promise, done), *_counted(store, promise, done=done, refused=refused)]
-    found += [*_logged(store, promise, done and not refused), *_pinned(store, promise, done)]
+    found += [
+        *_logged(store, promise, done and not refused),
+        *_pinned(store, promise, done),
+        *_noted(store, promise, done),
+    ]
     return [*found, *_kept(store, promise, done), *_timed(store, promise, done)]
 
 
@@ -212,6 +219,15 @@ def _pinned(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]
     most = promise.pinned | (promise.may_pin if not (done and promise.may_unpin) else set())
     if not least <= there <= most:
         yield Trouble(PINS, f"{len(there)} pins, not {len(least)} to {len(most)}")
+
+
+def _noted(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    """A note is the one before or the one after, whole; the one after if it was acknowledged."""
+    note = note_of(store.layout, make_entry(0)[0]) or Note()
+    if promise.noted and note.text not in promise.noted[-1 if done else 0 :]:
+        yield Trouble(NOTES, f"the note is {note.text!r}")
+    if note.text and note.tags != ("prod",):
+        yield Trouble(NOTES, f"the tags are {note.tags}")
 
 
 def _whole_groups(store: DiskStore) -> Iterator[Trouble]:

@@ -8,19 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import duckdb
+import msgspec
 import pytest
 
 from cache_engine.errors import UsageError
 from cache_engine.index import queries, summaries
 from cache_engine.index.queries import SORTS, KernelFilter
 from cache_engine.index.sync import SCHEMA, SCHEMA_VERSION, Index
-from cache_engine.model.artifact import Record
+from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.events import CLEAN, CORRUPT, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
+from cache_engine.model.measurement import Measurement
 from cache_engine.store.codec import stored_bytes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
-from tests.helpers import files_of, fill
+from cache_engine.store.timings import Timings
+from tests.helpers import INVENTED_GPU, files_of, fill, invented_timing
 
 COUNT = 60
 LONG_AGO = 1_600_000_000.0
@@ -44,7 +48,23 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "spills": lambda row: row["spill_bytes"],
     "shared memory": lambda row: row["shared_bytes"],
     "compiler": lambda row: (row["compiler"], row["compiler_version"]),
+    "time": lambda row: row["median_us"],
+    "tflops": lambda row: row["tflops"],
+    "share of library": lambda row: row["speed_ratio"],
 }
+
+
+def _timed(store: DiskStore, *timings: Measurement) -> None:
+    there = Timings(store.layout, durable=False)
+    there.add(timings)
+    there.close()
+
+
+def _timing(record: Record, median_us: float, *, m: int | None = None, **timing: Any) -> Measurement:
+    """An invented timing of a record's kernel, of the problem that it was first asked for unless ``m`` is given."""
+    made = invented_timing(GemmProblem(128, 256, 192, arch=record.arch), record.config, median_us, **timing)
+    problem = record.problem if m is None else msgspec.structs.replace(record.problem, m=m)
+    return msgspec.structs.replace(made, key=record.key, problem=problem)
 
 
 @pytest.fixture
@@ -70,6 +90,13 @@ def connection(store: DiskStore, records: list[Record]) -> Iterator[Any]:
     for _ in range(2):
         long_ago.miss("sm_90")
     long_ago.flush()
+    _timed(
+        store,
+        *(
+            _timing(record, 10.0 + number % 7, tflops=100.0 - number % 9, speed_ratio=0.5 + number % 5)
+            for number, record in enumerate(records)
+        ),
+    )
     index = Index(store)
     index.sync()
     with index.read() as opened:
@@ -206,6 +233,43 @@ def test_one_kernel_with_its_usage(connection: Any, records: list[Record]) -> No
     assert (row["memory_hits"], row["disk_hits"], row["hits"]) == (1, 1, 2)
     assert row["last_used_at"] > row["created_at"]
     assert queries.kernel(connection, "0" * 64) is None
+
+
+def test_a_kernels_time_is_the_latest_correct_one_of_its_own_m(store: DiskStore, records: list[Record]) -> None:
+    first, second, third = records[:3]
+    other_m = first.problem.m + 1
+    _timed(
+        store,
+        _timing(first, 10.0, measured_at=1.0, tflops=5.0, speed_ratio=0.5),
+        _timing(first, 20.0, measured_at=2.0, tflops=6.0),
+        _timing(first, 30.0, measured_at=3.0, verified=False),
+        _timing(first, 40.0, measured_at=4.0, m=other_m),
+        _timing(second, 50.0, m=second.problem.m + 1),
+        _timing(third, 60.0, verified=False),
+    )
+    index = Index(store)
+    index.sync()
+    with index.read() as opened:
+        rows = {row["key"]: row for row in queries.kernels(opened, KernelFilter(), sort="time", limit=COUNT)}
+        assert next(iter(rows)) == first.key, "kernels without a time come last"
+        speed = [rows[first.key][name] for name in ("median_us", "tflops", "speed_ratio", "device")]
+        assert speed == [20.0, 6.0, None, INVENTED_GPU.name], "nothing of an older timing"
+        assert [rows[each.key]["median_us"] for each in (second, third)] == [None, None]
+        one = queries.kernel(opened, first.key)
+        assert one is not None
+        assert one["median_us"] == 20.0
+
+
+def test_versions_are_the_kernels_for_one_problem_and_target(connection: Any) -> None:
+    every = queries.kernels(connection, KernelFilter(), limit=COUNT)
+    ways = {"m", "specialisation", "opt_level"}
+    same = ("arch", *(name for name in RecordedProblem.__struct_fields__ if name not in ways))
+    for row in every[:10]:
+        expected = [one["key"] for one in every if all(one[name] == row[name] for name in same)]
+        found = queries.versions(connection, row["key"])
+        assert sorted(one["key"] for one in found) == sorted(expected)
+        assert [one["created_at"] for one in found] == sorted((one["created_at"] for one in found), reverse=True)
+    assert queries.versions(connection, "0" * 64) == []
 
 
 def test_facets_are_the_values_there_are(connection: Any) -> None:

@@ -20,6 +20,7 @@ from cache_engine.index.sync import Index
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
+from cache_engine.store.notes import annotate
 from tests.adapters.made import STAGES, put_kernel
 from tests.helpers import fill
 
@@ -63,6 +64,14 @@ SEARCHES: dict[str, Callable[[dict[str, Any]], bool]] = {
     "name=' target=%": lambda _: False,
     "target!=sm_90": lambda row: row["arch"] != "sm_90",
     "m=70": lambda row: row["m"] == 70,
+    "tag=prod": lambda row: "prod" in (row["tags"] or "").split(),
+    "tag!=PROD": lambda row: "prod" not in (row["tags"] or "").split(),
+    "tag=p*d": lambda row: bool({"prod", "pre-prod"} & {*(row["tags"] or "").split()}),
+    "tag=p*-d": lambda _: False,  # a pattern matches within one tag
+    "tag=pro": lambda _: False,
+    "tag=.*": lambda _: False,
+    "tag=*": lambda row: bool(row["tags"]),
+    "note=*slow*": lambda row: row["note"] == "Slow on B200",
 }
 HOSTILE = ("(*", "*[", "a\\*b", "*?*+*", "(?i)*x", "a*" * 100, "*\x00*", "💥*é", "key='*'; --", "name=(*", "config=*\\")
 
@@ -71,10 +80,14 @@ HOSTILE = ("(*", "*[", "a\\*b", "*?*+*", "(?i)*x", "a*" * 100, "*\x00*", "💥*�
 def connection(store: DiskStore) -> Iterator[Any]:
     """Kernels of which the first four have one to four hits."""
     journal = Journal(store.layout.journal, 3600.0)
-    for number, key in enumerate(fill(store, COUNT)[:4]):
+    keys = fill(store, COUNT)
+    for number, key in enumerate(keys[:4]):
         for _ in range(number + 1):
             journal.hit(key, "disk", made_at=CREATED_AT + number)
     journal.flush()
+    annotate(store.layout, keys[0], text="Slow on B200", add=("prod", "check"))
+    annotate(store.layout, keys[1], text="fast", add=("pre-prod", "p", "x-d"))
+    annotate(store.layout, keys[2], add=("prod",))
     index = Index(store)
     index.sync()
     with index.read() as opened:

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.insight.comparison import Pair, change, compare, differing, in_words, nearest, sass_difference, shown
+from cache_engine.insight.comparison import (
+    Comparison,
+    Pair,
+    change,
+    compare,
+    differing,
+    in_words,
+    merged,
+    nearest,
+    sass_difference,
+    shown,
+)
 from cache_engine.insight.inspection import inspect
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import Components
@@ -152,6 +163,23 @@ def test_numbers_are_shown_with_their_change() -> None:
         "-1,000", "", "", ""
     ]  # fmt: skip
     assert [shown(value) for value in (None, 0.125, 1234, "sm_90")] == ["–", "12.5%", "1,234", "sm_90"]
+
+
+def test_several_comparisons_are_one_table() -> None:
+    """A property that one comparison leaves out, as it is equal there, has the baseline's value."""
+    same, other = (
+        Comparison(components, (), (Pair("registers", 128, registers),), (), ())
+        for components, registers in (((), 128), ((Pair("arch", "sm_80", "sm_90"),), 96))
+    )
+    assert merged([same, other]) == {
+        "Key differences": {"arch": ["sm_80", "sm_80", "sm_90"]},
+        "Resources": {"registers per thread": [128, 128, 96]},
+    }
+    assert list(merged([other, same])) == ["Key differences", "Resources"]
+
+
+def test_a_share_changes_by_points() -> None:
+    assert [change(Pair("", 0.5, second)) for second in (0.75, 0.5, None)] == ["+25.0 points", "", ""]
 
 
 def test_a_value_that_one_kernel_lacks_is_none() -> None:

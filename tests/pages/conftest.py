@@ -70,13 +70,15 @@ def reader() -> Reader:
 def open_page(monkeypatch: pytest.MonkeyPatch, reader: Reader, _settings: None) -> Iterator[Open]:
     """Opens a page of the dashboard on a store, as a browser would, with these query parameters."""
 
-    def opened(store: Path, page: str, /, **parameters: str) -> AppTest:
+    def opened(store: Path, page: str, /, **parameters: str | list[str]) -> AppTest:
         monkeypatch.setenv("GEMM_CACHE_DIR", str(store))
         # The test runner has no server. Its reader sits at the machine, unless a test says otherwise.
         monkeypatch.setattr(guard, "request", lambda: reader.request)
         monkeypatch.setattr(manifest_scanner, "scan_component_manifests", _installed_components)
         monkeypatch.setattr(local_script_runner, "require_widgets_deltas", _wait)
-        page, given = moved(page, {name: [value] for name, value in parameters.items()})
+        page, given = moved(
+            page, {name: value if isinstance(value, list) else [value] for name, value in parameters.items()}
+        )
         app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
         for name, value in given.items():
             app.query_params[name] = value

@@ -139,6 +139,19 @@ def test_why_a_scan_failed_is_said_and_the_next_look_scans_again(
     assert not scan.scanner().trouble
 
 
+def test_the_switch_names_each_framework_that_was_found(shown: Shown, cache: Path) -> None:
+    views = ["This store", "Other frameworks", "By target", "SQL"]
+    app = shown(part="Entries")
+    assert app.button_group(key="view").options == [views[0], "Triton", *views[1:]]
+    everything = listed(app)
+    app.button_group(key="view").set_value("Triton").run()
+    assert listed(sound(app)) == everything
+    assert "kind" not in {one.key for one in app.multiselect}
+    app.text_input(key="words").set_value("scale").run()
+    app.button_group(key="view").set_value("This store").run()
+    assert sound(app).text_input(key="q").value == "scale"
+
+
 def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:
     app = shown(q="scale num_warps=8")
     assert len(listed(app)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC
 from pathlib import Path
@@ -19,6 +20,7 @@ from app.presenters.kernel import (
     occupancy_by_chip,
     record_document,
 )
+from cache_engine.cache.cache import open_cache
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.insight.inspection import titled
 from cache_engine.model.artifact import Record
@@ -28,7 +30,7 @@ from cache_engine.settings import Settings
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_ms
 from tests.helpers import blob_file, make_store
-from tests.pages.opening import Open, a_record, as_shown, frames, sound
+from tests.pages.opening import Open, a_record, as_shown, frames, sound, tabled
 
 
 @pytest.fixture
@@ -55,6 +57,25 @@ def test_the_summary_describes_the_kernel(open_page: Open, compiled_store: Path,
     buttons: list[Any] = list(app.get("download_button"))
     files = ["CUBIN", "PTX", "SASS", "Source", "Record", "Debug dump"]
     assert [button.proto.label for button in buttons][:-1] == files
+
+
+def test_history_has_the_kernels_for_the_same_problem(open_page: Open, compiled_store: Path, record: Record) -> None:
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="History"))
+    assert "The store has no other kernel for this problem and target." in [one.value for one in app.caption]
+    config = dataclasses.replace(record.config, stages=record.config.stages + 1)
+    with open_cache(compiled_store, durability="fast") as cache:
+        problem = record.problem.on(record.arch)
+        other = cache.get_or_compile(problem, config=config, family=record.family, compiler=record.compiler)
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="History"))
+    newest, own = tabled(app, "Toolchain")
+    assert (newest["Kernel"], own["Kernel"]) == tuple(f"kernel?key={each}" for each in (other.key, record.key))
+    assert (newest["Config"], own["Config"]) == (str(config), str(record.config))
+    assert own["Registers"] == str(record.resources.registers)
+    assert own["Time"] == "–", "no time is invented"
+    (compare,) = [link.proto.query_string for link in app.get("page_link") if "latest 1" in link.proto.label]
+    assert compare == f"a={record.key}&b={other.key}"
+    app.toggle(key="instructions").set_value(True).run()
+    assert all(int(row["Instructions"].replace(",", "")) > 0 for row in tabled(sound(app), "Toolchain"))
 
 
 def test_source_ptx_and_sass_stand_side_by_side(open_page: Open, compiled_store: Path, record: Record) -> None:
@@ -146,6 +167,17 @@ def test_the_start_of_an_evicted_key_is_enough(open_page: Open, compiled_store: 
     assert app.warning[0].value == "This kernel was evicted just now."
     (link,) = (one.proto for one in app.get("page_link") if one.proto.label == "What is known of it")
     assert link.query_string == f"key={'ab' * 32}"
+
+
+def test_the_start_of_a_quarantined_key_is_enough(open_page: Open, compiled_store: Path, record: Record) -> None:
+    blob_file(make_store(compiled_store), CacheKey(record.key)).write_bytes(b"damaged")
+    with open_cache(compiled_store) as cache:
+        cache.admin.repair(list(cache.admin.check()))
+    app = open_page(compiled_store, "kernel", key=record.key[:12])
+    assert not app.error
+    assert app.warning[0].value == "This kernel was damaged and quarantined just now."
+    assert "This command compiles it again:" in [caption.value for caption in app.caption]
+    assert "Open Quarantine" in [link.proto.label for link in app.get("page_link")]
 
 
 def test_the_page_of_no_kernel_says_where_to_find_one(open_page: Open, compiled_store: Path) -> None:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
-from app.presenters.kernel_list import COLUMNS, facet_choices, first_choices, page_number
+from app.presenters.columns import cells
+from app.presenters.kernel_list import COLUMNS, facet_choices, first_choices, kernel_columns, page_number
 from cache_engine.cache.cache import open_cache
 from cache_engine.index.queries import SORTS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
 from tests.pages.opening import Open, components, listed, openings, sound
+
+
+def test_columns_of_timings_are_hidden_where_no_kernel_was_timed() -> None:
+    row = dict.fromkeys(("median_us", "tflops", "speed_ratio", "device", "tags", "note"))
+    shown = [[column.name for column in kernel_columns(rows) if not column.hidden] for rows in ([row], [])]
+    assert not {"Time", "TFLOP/s", "% of library", "Tags"} & {*shown[0], *shown[1]}
+    timed = [row, {**row, "tags": "prod", "median_us": 12.5, "tflops": 3.0, "speed_ratio": 0.5, "device": "H100"}]
+    speed = [column for column in kernel_columns(timed) if column.name in ("Time", "TFLOP/s", "% of library")]
+    assert not any(column.hidden for column in (*speed, *(one for one in kernel_columns(timed) if one.name == "Tags")))
+    (cells_of_none, cells_of_timed) = cells(timed, speed, UTC, 0.0)
+    assert [cell["text"] for cell in cells_of_none] == ["–", "–", "–"]
+    assert [cell["text"] for cell in cells_of_timed] == ["12.50 µs", "3", "50.0%"]
+    assert speed[0].title is not None
+    assert "H100" in speed[0].title(timed[1])
 
 
 def test_a_kernel_compiled_meanwhile_appears(open_page: Open, compiled_store: Path) -> None:

@@ -28,7 +28,7 @@ def _named(app: AppTest) -> list[str]:
         ("coverage", {"model": "GPT-9", "dtype": "bf16"}, ["model = GPT-9"]),
         ("compile", {"s_m": "-5", "s_n": "64", "s_dtype": "fp3"}, ["s_m = -5", "s_dtype = fp3"]),
         ("compile", {"what": "Both"}, ["what = Both"]),
-        ("evaluations", {"e_chip": "H9000", "e_m": "1e99"}, ["e_chip = H9000", "e_m = 1e99"]),
+        ("evaluations", {"e_chip": "H9000", "e_m": "1e99"}, ["e_chip = H9000", "s_m = 1e99"]),
         ("demand", {"span": "1 hour"}, ["span = 1 hour"]),
         ("admin", {"rule": "some"}, ["rule = some"]),
     ],

@@ -69,7 +69,7 @@ def test_misses_have_their_causes_and_lead_to_the_kernels_decisions(open_page: O
     assert [row["Misses"] for row in causes] == ["4", "1"], "a row for each cause"
     logged = parse_qs(next(row["Why"] for row in causes if row["Misses"] == "1").partition("?")[2])
     app = sound(open_page(compiled_store, "storage", **{name: value for name, (value,) in logged.items()}))
-    (only,) = tabled(app, "Decision")
+    (only,) = tabled(app, "What")
     assert (only["Kernel"], only["Reason"]) == (f"kernel?key={evicted.key}&part=History", "evicted before")
 
 

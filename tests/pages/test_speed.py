@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from app.presenters.columns import rows_of
-from app.presenters.speed import TIMINGS, predictions, speed_figure, speed_pairs
+from app.presenters.speed import TIMINGS, predictions, speed_figure, speed_rows, time_change, time_text
 from cache_engine.evaluator.chips import GPUS
+from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
 
@@ -70,14 +71,21 @@ def test_groups_and_scales_count_in_predictions() -> None:
     assert max(roof.y) == pytest.approx(h100.peak / 1e12)
 
 
-def test_two_kernels_times_are_compared() -> None:
-    timings = ([invented(median_us=50.0), invented(median_us=70.0)], [invented(device="another")])
-    pairs = {pair.name: (pair.first, pair.second) for pair in speed_pairs(SM_80, SM_80, timings)}
-    assert pairs[f"m = {SM_80.problem.m} on an invented <b>GPU</b>, measured"] == ("50.00 µs", None)
-    assert pairs[f"m = {SM_80.problem.m} on another, measured"] == (None, "100.0 µs")
-    first, second = pairs["A100, predicted"]
-    assert first == second
-    assert str(first).endswith(" µs")
+def test_times_of_several_kernels_are_compared() -> None:
+    larger = msgspec.structs.replace(SM_80, problem=msgspec.structs.replace(SM_80.problem, n=8192))
+    wrong = invented(device="a third", verified=False)
+    timings = ([invented(median_us=50.0), invented(median_us=70.0)], [invented(device="another"), wrong])
+    measured, predicted = speed_rows([SM_80, larger], timings)
+    m = SM_80.problem.m
+    assert measured == {
+        f"m = {m} on an invented <b>GPU</b>, measured": [50.0, None],
+        f"m = {m} on another, measured": [None, 100.0],
+    }
+    assert list(predicted) == ["cuBLAS-like kernel on A100, predicted"]
+    assert speed_rows([SM_80, SM_80], timings)[1] == {}, "one prediction for both says nothing"
+    assert time_change(Pair("", 50.0, 60.0)) == "+20.0%"
+    assert [time_change(Pair("", first, 60.0)) for first in (None, 0.0)] == ["", ""]
+    assert [time_text(value) for value in (50.0, None)] == ["50.00 µs", "–"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 // A table of kernels, or of entries: real links, tick boxes, headers that sort, and columns that the reader chooses.
 //
-// data: name, columns: [{name, numeric, sort}], hidden: [names of columns], rows: [{key, href, cells, titles}],
+// data: name, columns: [{name, numeric, sort}], hidden: [names of columns],
+//       wanted: null or {generation, names}: columns to show in place of the reader's, rows: [{key, href, cells, titles}],
 //       picks: null or {generation, keys}, sorted: null or {by, ascending}, label
-// states: picked {generation, keys}; triggers: open KEY, sort {by, ascending}
+// states: picked {generation, keys}, columns: null or [names] as the reader chose them; triggers: open KEY, sort {by, ascending}
 //
 // Text from the store becomes text nodes, never markup.
 
@@ -28,9 +29,14 @@ function chosenColumns(data) {
   } catch {
     // A browser may refuse storage; the usual columns then.
   }
-  const valid = Array.isArray(kept) ? kept.filter((name, at) => names.includes(name) && kept.indexOf(name) === at) : [];
+  const valid = validColumns(data, kept);
   return valid.length ? valid : names.filter((name) => !data.hidden.includes(name));
 }
+
+const validColumns = (data, names) =>
+  Array.isArray(names)
+    ? names.filter((name, at) => data.columns.some((one) => one.name === name) && names.indexOf(name) === at)
+    : [];
 
 function keepColumns(data, names) {
   try {
@@ -47,6 +53,7 @@ function columnMenu(data, state, redraw) {
   const choose = (names, focus) => {
     state.columns = names;
     keepColumns(data, names);
+    state.tell.columns(names);
     redraw(focus);
   };
   const moved = (at, by) => {
@@ -76,6 +83,7 @@ function columnMenu(data, state, redraw) {
   usual.onclick = () => {
     keepColumns(data, null);
     state.columns = chosenColumns(data);
+    state.tell.columns(null);
     redraw("usual");
   };
   const summary = element("summary", {}, "Columns");
@@ -207,12 +215,20 @@ export default function ({ data: [data], parentElement, setStateValue, setTrigge
   state.tell = {
     open: (key) => setTriggerValue("open", key),
     sort: (order) => setTriggerValue("sort", order),
+    columns: (names) => setStateValue("columns", names),
     pick: (keys, isPicked) => {
       keys.forEach((key) => (isPicked ? state.picked.add(key) : state.picked.delete(key)));
       draw();
       setStateValue("picked", { generation: state.generation, keys: [...state.picked] });
     },
   };
+  if (data.wanted && state.wanted !== data.wanted.generation) {
+    state.wanted = data.wanted.generation;
+    const names = validColumns(data, data.wanted.names);
+    state.columns = names.length ? names : chosenColumns(data);
+    state.form = undefined;
+    state.tell.columns(names.length ? names : null);
+  }
   function draw(wanted) {
     const focus = wanted ?? (state.root.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined);
     const columns = state.columns.map((name) => data.columns.find((column) => column.name === name)).filter(Boolean);

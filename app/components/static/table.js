@@ -1,6 +1,6 @@
 // A table of a few rows, sorted by the header that is clicked, and a button that saves it as CSV.
 //
-// data: [{label, columns: [{name, numeric, help}], cells: [[{text, value, title, href, bar, alert}]], file}]
+// data: [{label, even, columns: [{name, numeric, help}], cells: [[{text, value, title, href, bar, alert, mark}]], file}]
 // triggers: open ADDRESS
 //
 // Text from the store becomes text nodes, never markup.
@@ -92,6 +92,8 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
   button.setAttribute("aria-label", `Save ${data.label} as CSV`);
   button.onclick = () => save(data);
   change(button, "hidden", !data.file);
+  table.className = data.even ? "even" : "";
+  table.style.minWidth = data.even ? `${8 * data.columns.length}rem` : "";
   const form = JSON.stringify(data.columns);
   parts.redraw = () => {
     data.columns.forEach(({ name }, at) => {
@@ -103,7 +105,8 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
       const row = body.rows[at] ?? body.insertRow();
       cells.forEach((cell, column) => {
         const place = row.cells[column] ?? row.insertCell();
-        change(place, "className", data.columns[column].numeric ? "number" : cell.text.length > LONG ? "long" : "");
+        const kind = data.columns[column].numeric ? "number" : cell.text.length > LONG ? "long" : "";
+        change(place, "className", cell.mark ? `${kind} marked`.trim() : kind);
         fill(place, cell);
       });
     });

@@ -29,7 +29,7 @@ TIMES = ("compile",)
 MOMENTS = ("created", "used")
 WORDS = (
     "target", *(field.searched_as for field in FIELDS if field.kind is not int),
-    "family", "compiler", "config", "name", "key",
+    "family", "compiler", "config", "name", "key", "note", "tag",
 )  # fmt: skip
 YES_OR_NO = tuple(field.searched_as for field in FIELDS if field.kind is bool)
 """The fields among ``WORDS`` that have only two values."""

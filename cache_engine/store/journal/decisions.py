@@ -190,7 +190,7 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Two numbers that change when the file is replaced, even by a file with the same inode number."""
+    """Two numbers that identify a file: they differ once another file has its place, even one with the same inode."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ino, status.st_ctime_ns
