@@ -46,7 +46,7 @@ OLD_RULES = {
 """For each name of a rule in an address of an earlier version: its present name."""
 SIZE, KEEP, SHARE, DAYS = "1GiB", 1000, 50, 30.0
 PREFIX = "c_"
-"""Put before the names of the filter of a cleaning of other frameworks' caches: a search elsewhere must not limit it."""
+"""Put before the names in the filter of other frameworks' cleaning, which a search elsewhere must not limit."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
