@@ -72,7 +72,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
 # A test checks them in machine code of each of these targets: a result is never used before it is there.
 
 _STALL_AT = 105 - 64
-_KNOWN_TARGET = re.compile(r"^\s*\.target\s+sm_(?:75|8[0-9]|90|100|103|110|120|121)[af]?\b", re.MULTILINE)
+_KNOWN_TARGET = re.compile(r"^[ \t]*\.target[ \t]+sm_(?:75|8[0-9]|90|100|103|110|120|121)[af]?\b", re.MULTILINE)
 
 
 # ---- The table of registers ----
