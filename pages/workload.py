@@ -13,7 +13,7 @@ from app import context, guard, job_view, widgets
 from app.addresses import ASKED_FOR, OF_A_MODEL, RUNS, WORKLOADS
 from app.components import figure, into_view, tables
 from app.presenters import workload as shown
-from app.presenters.forms import command_of, model_values, table_form
+from app.presenters.forms import command_of, model_values, request_address, table_form
 from app.presenters.shared import Row
 from app.search_limit import SHORTER_RANGE, advice
 from app.views import runs
@@ -227,6 +227,9 @@ def one_cell(cell: WorkCell, found: Demand, states: shown.States, *, is_busy: bo
         st.text(shown.stored_words([cell], states.stored), width="content")
         search = f"n={cell.shape.n} k={cell.shape.k}"
         widgets.page_link("kernels", "Stored kernels of this n and k", "memory", text=search, arch=cell.shape.arch)
+        if cell.kernels:
+            asked = request_address(cell.kernels[0].selection.problem)
+            widgets.page_link("compile", "Open in Compile", "tune", **asked)
     if not is_busy and missing:
         form = table_form(context.cache().settings.default_arch)
         compile_missing("compile-cell", missing, *shown.shape_job(form, missing))

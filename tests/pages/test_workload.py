@@ -118,6 +118,8 @@ def test_a_cell_leads_to_its_sizes_and_kernels_and_the_time_range_stays(open_pag
     assert [(row[0], row[3]) for row in rows] == [(shown.MISSING, "predicted")] * len(rows)
     assert sorted(m for row in rows for m in str(row[1]).split(",")) == ["1", "16", "3000"]
     assert sum(float(str(row[2])) for row in rows) == pytest.approx(0.2), "of the launches of all five shapes"
+    (link,) = (one.proto for one in app.get("page_link") if one.proto.label == "Open in Compile")
+    assert parse_qs(link.query_string)["s_arch"] == ["sm_90"]
 
 
 def test_a_link_of_an_older_version_names_the_target_within_the_shape(open_page: Open, asked: Path) -> None:
