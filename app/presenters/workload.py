@@ -167,8 +167,7 @@ def demand_words(report: DemandReport) -> str:
     total = report.total
     said = f"{total.per_hour:,.0f} launches an hour, {total.flops / 1e12:,.1f} TFLOP"
     if total.timed:
-        measured = human_rate(total.measured / total.timed)
-        said = f"{said}, {human_ms(total.gpu_s * 1e3)} of GPU time ({measured} of the timed launches were measured)"
+        said = f"{said}, {human_ms(total.gpu_s * 1e3)} of GPU time ({total.time_from})"
     return f"{said}, {report.dropped:,.0f} launches of rare shapes not listed." if report.dropped else f"{said}."
 
 
