@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from cache_engine.background import BackgroundQueue
 from cache_engine.cache.proving.watchdog import ENDED, Asked, Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel, Priority
-from cache_engine.cache.selection import Request, Selection
+from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
 from cache_engine.cache.serving import CompiledKernel
 from cache_engine.errors import CorruptEntry, NotHereError
 from cache_engine.gpu.probe import current_gpu
@@ -33,15 +33,14 @@ from cache_engine.model.decision import PROOF
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.outcome import in_words
+from cache_engine.model.outcome import Failure, in_words
 from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof, identity, is_shipped, kernels_digest
 from cache_engine.process import renew_after_fork
 from cache_engine.settings import BEFORE, NEVER, Settings
+from cache_engine.store.journal import Journal
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.store.proofs import UnknownProof, proofs, read_proof, write_proof
-
-if TYPE_CHECKING:
-    from cache_engine.cache.cache import Cache
 
 _log = Log(__name__)
 
@@ -63,6 +62,31 @@ def order_of(
     )  # fmt: skip
 
 
+class OpenedCache(Protocol):
+    """The attributes of an opened cache that proofs need."""
+
+    settings: Settings
+    has_store: bool
+    selector: Selector
+    exact_kernels: ExactKernels
+    journal: Journal
+
+    @property
+    def layout(self) -> StoreLayout:
+        """The files of the store."""
+        ...
+
+    def get_or_compile(
+        self, problem: GemmProblem, *, family: str | None = None, priority: Priority = ...
+    ) -> CompiledKernel:
+        """The kernel for a problem."""
+        ...
+
+    def keep_timing(self, kernel: CompiledKernel, timing: Timing) -> Failure | None:
+        """Stores a timing; returns the reason if it cannot."""
+        ...
+
+
 class _Candidate(msgspec.Struct, frozen=True):
     """A request for a kernel of a family that this GPU must prove, with its proof's identity, and the GPU.
 
@@ -80,7 +104,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     is_exact: bool
 
 
-def prove_ahead(cache: Cache, problems: Iterable[GemmProblem]) -> None:
+def prove_ahead(cache: OpenedCache, problems: Iterable[GemmProblem]) -> None:
     """Proves the families that will serve these problems on the current GPU, and times them; waits for the end.
 
     Does nothing for families that need no proof or have one, or without a GPU of the problems' target.
@@ -97,7 +121,7 @@ def prove_ahead(cache: Cache, problems: Iterable[GemmProblem]) -> None:
 class Proofs:
     """Proves families on this process's GPUs, and reads and stores their proofs. Safe to use from several threads."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: OpenedCache) -> None:
         """Proves nothing yet."""
         self._cache, self._settings = cache, cache.settings
         self._layout = cache.layout if cache.has_store else None
