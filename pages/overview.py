@@ -12,20 +12,10 @@ import streamlit as st
 from app import context, guard, widgets
 from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
-from app.presenters import overview
+from app.presenters import history, overview
 from app.presenters.architectures import stale_words
 from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
-from app.presenters.history import (
-    SPANS,
-    Span,
-    compile_figure,
-    history_columns,
-    hit_figure,
-    length_figure,
-    starts,
-    step_name,
-    within,
-)
+from app.presenters.history import SPANS, Span, named_steps, starts, within
 from app.presenters.jobs import job_columns
 from app.presenters.proofs import proof_checks
 from app.presenters.shared import total
@@ -169,7 +159,7 @@ def period(name: str, span: Span) -> overview.ShownPeriod:
             "From – to",
             steps,
             (first, last),
-            format_func=lambda start: step_name(start, span, zone),
+            format_func=named_steps(steps, span, zone).__getitem__,
             key=key,
             on_change=keep_part,
             args=(key, steps[0], steps[-1]),
@@ -202,14 +192,14 @@ def over_time(shown: overview.ShownPeriod, span: Span) -> None:
         return
     left, middle, right = st.columns(3)
     with left:
-        figure.draw(hit_figure(rows, steps, span, zone), key="hit-figure")
+        figure.draw(history.hit_figure(rows, steps, span, zone), key="hit-figure")
     with middle:
-        figure.draw(compile_figure(rows, steps, span, zone), key="compile-figure")
+        figure.draw(history.compile_figure(rows, steps, span, zone), key="compile-figure")
     with right:
         lengths = context.ask(summaries.compile_spread, span.step_s, span.since(now))
-        figure.draw(length_figure(lengths, steps, span, zone), key="length-figure")
+        figure.draw(history.length_figure(lengths, steps, span, zone), key="length-figure")
     with st.expander("Show data table"):
-        tables.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
+        tables.draw(reversed(rows), history.history_columns(span, zone), key="history", label="History")
 
 
 def missed(shown: overview.ShownPeriod) -> None:

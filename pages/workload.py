@@ -12,7 +12,6 @@ import streamlit as st
 from app import context, guard, job_view, widgets
 from app.addresses import ASKED_FOR, OF_A_MODEL, RUNS, WORKLOADS
 from app.components import figure, into_view, tables
-from app.components.figure import draw_tiles
 from app.presenters import workload as shown
 from app.presenters.forms import command_of, model_values, request_address, table_form
 from app.presenters.shared import Row
@@ -20,7 +19,7 @@ from app.search_limit import SHORTER_RANGE, advice
 from app.views import runs
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate
-from cache_engine.cache.demand.report import DemandReport, models_like
+from cache_engine.cache.demand.report import DemandReport, in_words, models_like
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, IndexUnavailable, SearchStopped, StoreError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
@@ -78,7 +77,7 @@ def asked_for() -> None:
         widgets.page_link("compile", "Compile a kernel", "play_circle")
         again()
         return
-    draw_tiles(shown.demand_tiles(report))
+    st.text(shown.demand_words(report))
     since = f"Counting began {human_age(report.at - ledger.since)}."
     decay = "" if report.half_life_s == math.inf else f"A launch counts half after {report.half_life_s / 3600:g} hours."
     st.caption(f"{since} {decay} {shown.source_words(report)}")
@@ -171,10 +170,10 @@ def matrix(
     """
     ledger, report = found
     states = states_of(rows)
-    shape, target = st.query_params.get("shape", ""), st.query_params.get("target", "")
-    name = shown.cell_name(shape, target)
+    # An address of an older version has the target at the end of the shape.
+    name = f"{st.query_params.get('shape', '')} {st.query_params.get('target', '')}".strip()
     cells = [cell for row in rows for cell in row]
-    chosen = next((one for one in cells if name == shown.cell_name(shown.shape_words(one.shape), one.shape.arch)), None)
+    chosen = next((one for one in cells if in_words(one.shape) == name), None)
     if chosen is None and job is None:  # a shape with less demand than those that are drawn
         share = next((one for one in report.shares if one.shape and one.name == name), None)
         chosen = asked_cell(context.cache(), share, ledger.sketches[share.shape]) if share and share.shape else None
@@ -197,54 +196,51 @@ def matrix(
     elif name:
         st.info("The link asks for a shape and target that this matrix does not have.", icon=":material/link_off:")
     if st.toggle("List all kernels", key="all", bind="query-params"):  # no expander: what is closed costs as much
-        list_kernels(drawn, found, states, only_missing=only_missing)
+        list_kernels(drawn, found, states, key="kernels", missing=only_missing)
 
 
 def list_kernels(
-    rows: Sequence[Sequence[WorkCell]], found: Demand, states: shown.States, *, only_missing: bool
+    rows: Sequence[Sequence[WorkCell]], found: Demand, states: shown.States, *, key: str, missing: bool = False
 ) -> None:
     """Draws a table of all kernels of these cells, or of those that are missing."""
     ledger, report = found
     times = context.cache().demand.times()
-    asked = (cell.shape for row in rows for cell in row if cell.shape in ledger.sketches)
-    times.predict_ahead({one: [m for m, _ in ledger.sketches[one].spread()] for one in asked})
+    cells = [cell for row in rows for cell in row]
+    sketches = {cell.shape: ledger.sketches[cell.shape] for cell in cells if cell.shape in ledger.sketches}
+    times.predict_ahead({shape: [m for m, _ in sketch.spread()] for shape, sketch in sketches.items()})
     kernels = [
-        kernel
-        for row in rows
-        for cell in row
-        for kernel in shown.kernel_rows(cell, kernel_shares(cell, ledger, times, report.total))
-        if not only_missing or (kernel[1] is not None and kernel[1].key not in states.stored)
+        (cell, kernel, share)
+        for cell in cells
+        for kernel, share in zip(cell.kernels, kernel_shares(cell, ledger, times, report.total), strict=True)
+        if not missing or kernel.key not in states.stored
     ]
-    tables.draw(kernels, shown.kernel_columns(states, of_one=False), key="kernels")
+    tables.draw(kernels, shown.kernel_columns(states, of_one=len(cells) == 1), key=key)
 
 
 def one_cell(cell: WorkCell, found: Demand, states: shown.States, *, is_busy: bool) -> None:
     """Draws a cell: how often each m was asked for, its kernels, and the job that compiles the missing ones."""
-    ledger, report = found
-    words, arch = shown.shape_words(cell.shape), cell.shape.arch
-    into_view("cell", f"{words} {arch}")
+    into_view("cell", in_words(cell.shape))
     st.header("Chosen cell")
-    st.code(f"{words} {arch}".strip(), language=None, wrap_lines=True)
-    missing, sketch = cell.missing(states.stored), ledger.sketches.get(cell.shape)
+    st.code(in_words(cell.shape), language=None, wrap_lines=True)
+    missing, sketch = cell.missing(states.stored), found[0].sketches.get(cell.shape)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(shown.stored_words([cell], states.stored), width="content")
         search = f"n={cell.shape.n} k={cell.shape.k}"
-        widgets.page_link("kernels", "Stored kernels of this n and k", "memory", text=search, arch=arch)
+        widgets.page_link("kernels", "Stored kernels of this n and k", "memory", text=search, arch=cell.shape.arch)
         if cell.kernels:
             asked = request_address(cell.kernels[0].selection.problem)
             widgets.page_link("compile", "Open in Compile", "tune", **asked)
     if not is_busy and missing:
-        made = shown.shape_job(table_form(context.cache().settings.default_arch), cell.shape, missing)
-        if made is None:
-            st.caption("A newer version asked for this shape; this one cannot compile it.")
-        else:
-            compile_missing("compile-cell", missing, *made)
+        form = table_form(context.cache().settings.default_arch)
+        compile_missing("compile-cell", missing, *shown.shape_job(form, missing))
     if sketch is None:
         st.caption("Programs have not asked for it, so no m is known.")
     else:
         figure.draw(shown.m_figure(sketch), key="sizes")
-    shares = kernel_shares(cell, ledger, context.cache().demand.times(), report.total)
-    tables.draw(shown.kernel_rows(cell, shares), shown.kernel_columns(states, of_one=True), key="cell-kernels")
+    if cell.kernels:
+        list_kernels([[cell]], found, states, key="cell-kernels")
+    else:
+        st.text(f"No kernel can serve it: {cell.refused}")
     if cell.share is not None and not cell.operation and len(sketch.spread() if sketch else ()) > MOST_SIZES:
         st.caption(f"Kernels of the {MOST_SIZES} m that were asked for most often.")
 
@@ -312,9 +308,9 @@ def again() -> None:
         return
     if len(found) > MOST_AGAIN:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
-    last = found[:MOST_AGAIN]
-    compile_ms = context.ask(summaries.compile_times, [one.key for one in last])
-    tables.draw(last, shown.again_columns(compile_ms, context.titles(one.key for one in last)), key="again")
+    found = found[:MOST_AGAIN]
+    compile_ms = context.ask(summaries.compile_times, [one.key for one in found])
+    tables.draw(found, shown.again_columns(compile_ms, context.titles(one.key for one in found)), key="again")
 
 
 st.title("Workload")

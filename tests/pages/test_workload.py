@@ -390,9 +390,7 @@ def test_the_job_of_a_cell_makes_the_very_kernels_that_are_missing(cache: Cache,
     """The job's form and table describe the shape in other words than the key that a program asks for."""
     selection = cache.select(problem)
     missing = [Covering(selection, (range(problem.m, problem.m + 1),))]
-    made = shown.shape_job(table_form("sm_90"), Shape.of(problem), missing)
-    assert made is not None
-    values, table = made
+    values, table = shown.shape_job(table_form("sm_90"), missing)
     shapes = table_shapes(Path("table.csv"), table)
     rows = wanted(shapes, archs=values["arch"], ms=parse_sizes(values["tokens"]), **made_of(values))
     assert [kernel.key for kernel in distinct(coverage(cache, rows))] == [selection.key]
