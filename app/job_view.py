@@ -145,7 +145,6 @@ def _time(document: Timed) -> None:
     draw_tiles(jobs.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
-    tables.show(jobs.timing_table(document), key="timing-table")
 
 
 def _table(job: Job) -> None:

@@ -107,6 +107,8 @@ def test_a_link_has_all_values_so_that_those_typed_before_do_not_remain(open_pag
         "s_compiler", "s_family", "s_config",
     }  # fmt: skip
     app = sound(open_page(compiled_store, "compile", s_epilogue="bias", s_dtype="fp16"))
+    _go(app, "kernels")
+    sound(app.run())
     app.query_params.update(address_of(FORM, values_of(GemmProblem(16, 64, 32, arch="sm_90"))))
     app.switch_page("../pages/compile.py")
     sound(app.run())
