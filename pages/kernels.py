@@ -110,10 +110,8 @@ def change_view() -> None:
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)
-    text = st.session_state.get(widgets.SEARCHED) or ""
-    for name in ("q", "words"):
-        st.session_state[name] = text
     st.query_params.pop("text", None)
+    st.session_state["q"] = st.session_state["words"] = st.session_state.get(widgets.SEARCHED) or ""
 
 
 cache = context.cache()

@@ -219,10 +219,17 @@ def missed(shown: overview.ShownPeriod) -> None:
     if not misses:
         st.caption("No misses in the log of decisions in this time.")
         return
-    compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
+    keys = sorted({miss.key for miss in misses})
+    compared = sorted({miss.key for miss in misses[:MOST_COMPARED]})
+    context.ask_ahead(
+        context.question(summaries.compile_ms_of, keys),
+        context.question(summaries.shapes_of, keys),
+        context.question(summaries.nearest_of, compared),
+    )
+    compile_ms = context.ask(summaries.compile_ms_of, keys)
     tables.draw(cause_table(misses, compile_ms), CAUSES, key="causes", label="Causes of misses")
     st.caption("Cost: the time of compiling, as last measured. A cause leads to its misses in the log of decisions.")
-    by_shape = overview.miss_rows(misses, compile_ms, context.ask(summaries.shapes_of, sorted(compile_ms)))
+    by_shape = overview.miss_rows(misses, compile_ms, context.ask(summaries.shapes_of, keys))
     if by_shape:
         tables.draw(
             by_shape[:MOST_SHOWN],
@@ -230,13 +237,13 @@ def missed(shown: overview.ShownPeriod) -> None:
             key="miss-shapes",
             label="Misses by shape and target",
         )
-    nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
+    nearest = context.ask(summaries.nearest_of, compared)
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
     titles = context.titles(row["Key"] for row in rows)
     rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
-    shown = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
+    filled = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
     with st.expander("The kernels that cost the most"):
-        tables.draw(rows, MISSES, key="misses", label="Misses", only=shown)
+        tables.draw(rows, MISSES, key="misses", label="Misses", only=filled)
         st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 

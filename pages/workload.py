@@ -14,7 +14,7 @@ from app.addresses import ASKED_FOR, OF_A_MODEL, RUNS, WORKLOADS
 from app.components import figure, into_view, tables
 from app.components.figure import draw_tiles
 from app.presenters import workload as shown
-from app.presenters.forms import command_of, model_values, table_form
+from app.presenters.forms import command_of, model_values, request_address, table_form
 from app.presenters.shared import Row
 from app.search_limit import SHORTER_RANGE, advice
 from app.views import runs
@@ -55,6 +55,14 @@ def demanded(span: str) -> Demand | None:
         return None
 
 
+def state() -> tuple[str, int]:
+    """The store and the generation of its index, by which choices of kernels are cached: timings change them."""
+    try:
+        return str(context.cache().layout.root), context.generation()
+    except IndexUnavailable:  # then the last answers are shown
+        return str(context.cache().layout.root), -1
+
+
 def asked_for() -> None:
     """Draws the matrix of what programs asked for."""
     left, right = st.columns([4, 1], vertical_alignment="bottom")
@@ -74,17 +82,11 @@ def asked_for() -> None:
     since = f"Counting began {human_age(report.at - ledger.since)}."
     decay = "" if report.half_life_s == math.inf else f"A launch counts half after {report.half_life_s / 3600:g} hours."
     st.caption(f"{since} {decay} {shown.source_words(report)}")
-    all_rows, rows, choices = asked_rows(report), list[list[WorkCell]](), 0
-    for shares in all_rows[:MOST_ROWS]:
-        if choices > MOST_CHOICES:
-            break
-        row = [asked_cell(context.cache(), share, ledger.sketches[share.shape]) for share in shares if share.shape]
-        choices += sum(len(kernel.ms) for cell in row for kernel in cell.kernels)
-        rows.append(row)
+    rows, count = most_asked((*state(), span, report.at), found)
     kept = ({} if span == shown.NOW else {"span": span}) | ({"missing": "true"} if only_missing else {})
     matrix(rows, found, kept, only_missing=only_missing)
-    if len(rows) < len(all_rows):
-        st.caption(f"The {len(rows):,} shapes with the most demand, of {len(all_rows):,}; gemm-cache demand lists all.")
+    if len(rows) < count:
+        st.caption(f"The {len(rows):,} shapes with the most demand, of {count:,}; gemm-cache demand lists all.")
     models = models_like(report)
     if models:
         with st.expander("Models with these shapes"):
@@ -93,6 +95,20 @@ def asked_for() -> None:
             name = models[0].name
             st.button(f"What {name} needs", icon=":material/grid_on:", on_click=show_model, args=(name,))
     again()
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def most_asked(of: tuple[object, ...], _found: Demand) -> tuple[list[list[WorkCell]], int]:  # noqa: ARG001
+    """The cells of the shapes with the most demand, and the number of all; cached: choosing kernels takes 0.1 s."""
+    ledger, report = _found
+    all_rows, rows, choices = asked_rows(report), list[list[WorkCell]](), 0
+    for shares in all_rows[:MOST_ROWS]:
+        row = [asked_cell(context.cache(), share, ledger.sketches[share.shape]) for share in shares if share.shape]
+        choices += sum(len(kernel.ms) for cell in row for kernel in cell.kernels)
+        rows.append(row)
+        if choices > MOST_CHOICES:
+            break
+    return rows, len(all_rows)
 
 
 def show_model(name: str) -> None:
@@ -119,11 +135,7 @@ def of_a_model() -> None:
     if found is None:
         return
     try:
-        generation = context.generation()
-    except IndexUnavailable:  # then the last answers are shown
-        generation = -1
-    try:
-        cells = covered(str(context.cache().layout.root), generation, model, dtype, tuple(archs))
+        cells = covered(state(), model, dtype, tuple(archs))
     except GemmCacheError as error:
         widgets.problem("Could not work out this model's kernels.", str(error))
         return
@@ -134,14 +146,14 @@ def of_a_model() -> None:
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001 (timings choose configs)
+def covered(of: tuple[str, int], model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001
     """The kernels of a model's shapes on each target; cached, because choosing them takes 50 ms."""
     return coverage(context.cache(), wanted(model_shapes(model), DType(dtype), archs))
 
 
 def states_of(rows: Sequence[Sequence[WorkCell]]) -> shown.States:
     """The states of all kernels of these cells."""
-    keys = sorted({kernel.key for row in rows for cell in row for kernel in cell.kernels})
+    keys: list[str] = sorted({kernel.key for row in rows for cell in row for kernel in cell.kernels})
     stored = context.ask(queries.names, keys)
     missing = [key for key in keys if key not in stored]
     departed = context.ask(queries.departed, missing) if missing else {}
@@ -184,18 +196,26 @@ def matrix(
         one_cell(chosen, found, states, is_busy=is_busy)
     elif name:
         st.info("The link asks for a shape and target that this matrix does not have.", icon=":material/link_off:")
+    if st.toggle("List all kernels", key="all", bind="query-params"):  # no expander: what is closed costs as much
+        list_kernels(drawn, found, states, only_missing=only_missing)
+
+
+def list_kernels(
+    rows: Sequence[Sequence[WorkCell]], found: Demand, states: shown.States, *, only_missing: bool
+) -> None:
+    """Draws a table of all kernels of these cells, or of those that are missing."""
+    ledger, report = found
     times = context.cache().demand.times()
-    asked = (cell.shape for row in drawn for cell in row if cell.shape in ledger.sketches)
+    asked = (cell.shape for row in rows for cell in row if cell.shape in ledger.sketches)
     times.predict_ahead({one: [m for m, _ in ledger.sketches[one].spread()] for one in asked})
-    with st.expander("All kernels in this matrix"):
-        all_kernels = [
-            kernel
-            for row in drawn
-            for cell in row
-            for kernel in shown.kernel_rows(cell, kernel_shares(cell, ledger, times, report.total))
-            if not only_missing or (kernel[1] is not None and kernel[1].key not in states.stored)
-        ]
-        tables.draw(all_kernels, shown.kernel_columns(states, of_one=False), key="kernels")
+    kernels = [
+        kernel
+        for row in rows
+        for cell in row
+        for kernel in shown.kernel_rows(cell, kernel_shares(cell, ledger, times, report.total))
+        if not only_missing or (kernel[1] is not None and kernel[1].key not in states.stored)
+    ]
+    tables.draw(kernels, shown.kernel_columns(states, of_one=False), key="kernels")
 
 
 def one_cell(cell: WorkCell, found: Demand, states: shown.States, *, is_busy: bool) -> None:
@@ -210,6 +230,9 @@ def one_cell(cell: WorkCell, found: Demand, states: shown.States, *, is_busy: bo
         st.text(shown.stored_words([cell], states.stored), width="content")
         search = f"n={cell.shape.n} k={cell.shape.k}"
         widgets.page_link("kernels", "Stored kernels of this n and k", "memory", text=search, arch=arch)
+        if cell.kernels:
+            asked = request_address(cell.kernels[0].selection.problem)
+            widgets.page_link("compile", "Open in Compile", "tune", **asked)
     if not is_busy and missing:
         made = shown.shape_job(table_form(context.cache().settings.default_arch), cell.shape, missing)
         if made is None:

@@ -254,8 +254,9 @@ def power_words(power: int) -> str:
 
 def kernel_rows(cell: WorkCell, shares: Sequence[DemandShare]) -> list[tuple[WorkCell, Covering | None, DemandShare]]:
     """A row for each kernel of a cell with its share; one without a kernel where none can serve the cell."""
-    rows = [(cell, kernel, share) for kernel, share in zip(cell.kernels, shares, strict=True)]
-    return rows or [(cell, None, DemandShare(""))]
+    if not cell.kernels:
+        return [(cell, None, DemandShare(""))]
+    return [(cell, kernel, share) for kernel, share in zip(cell.kernels, shares, strict=True)]
 
 
 def kernel_columns(states: States, *, of_one: bool) -> list[Column]:

@@ -78,9 +78,7 @@ def test_compile_misses_then_hits_and_shows_why(open_page: Open, compiled_store:
     assert {"Registers", "Spills", "Shared memory", "Cubin size"} <= {metric.label for metric in app.metric}
     (why,) = [text.value for text in app.text if "Closest of 4 cached kernels: gemm_" in text.value]
     assert "k: 192 in the nearest kernel, 64 requested" in why
-    labels = [expander.label for expander in app.expander]
-    assert {"Generated source", "Compiler log"} <= set(labels)
-    assert any("__global__" in code.value for code in app.code)
+    assert [one.proto.page for one in app.get("page_link") if one.proto.label == "Open kernel"] == ["kernel"]
     _wait_for_job(_submit(sound(app)))
     assert app.success[0].value.startswith("Hit (disk): loaded in")
     assert any(text.value.endswith("by nvrtc: cached") for text in app.text)

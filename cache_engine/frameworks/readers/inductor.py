@@ -137,7 +137,7 @@ def _read(data: bytes) -> _Read:
         elif name in _WANTED and value is not None:
             found.values.setdefault(name, value)
         elif isinstance(value, str) and value[:1] == "[" and (component := _COMPONENT.fullmatch(value)):
-            found.lines += [] if found.graphs else [value]
+            found.lines.append(value)
             if component["name"] == "torch_version":
                 found.build = found.build or component["digest"][:_SHOWN_DIGEST]
         name = value if isinstance(value, str) and len(value) < _LONGEST_NAME else ""
@@ -156,7 +156,7 @@ def _entry(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
             with root.enter(f"fxgraph/{key[1:3]}/{key}") as graph:
                 version = _pickle(graph).version
         except (FileNotFoundError, Unread):
-            why = f"its graph {key} is gone, so torch compiles again"
+            why = f"its graph {key} is gone, or cannot be read; then torch compiles again"
     texts = (str(read.values.get(text, ""))[:_MOST_SEARCHED] for text in _TEXTS)
     place = next(filter(None, map(_PLACE.search, texts)), None)
     taken_ns = [each for name in _TIMES if isinstance(each := read.values.get(name), int)]
@@ -178,7 +178,8 @@ def _config(read: _Read) -> dict[str, Value]:
     """The kind of a graph, its device and number of kernels; of AOTAutograd's entry, the keys of its graphs."""
     variants: dict[str, Value] = {} if read.variants == 1 else {"variants": read.variants}
     if read.graphs:
-        return {"graph": "autograd", **dict(zip(("forward", "backward"), read.graphs, strict=False)), **variants}
+        keys = (key[: _SHOWN_DIGEST + 1] for key in read.graphs)
+        return {"graph": "autograd", **dict(zip(("forward", "backward"), keys, strict=False)), **variants}
     said = {line.partition("] ")[2] for line in read.lines}
     kinds = {"fx_kwargs[is_backward]: True": "backward", "fx_kwargs[is_inference]: True": "inference"}
     device = next(filter(None, map(_DEVICE.search, read.lines)), None)

@@ -66,8 +66,8 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
 # ---- Stalls ----
 #
 # The upper half of an instruction says for how many cycles its warp waits before the next one. NVIDIA does not document
-# it. Sources: Z. Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019, section 2.1; and Mesa's
-# compiler NAK, which writes these bits for Turing to Blackwell (sm70_encode.rs, set_instr_deps: bits 105 to 108 of 128).
+# it. Sources: Z. Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019; and Mesa's
+# compiler NAK, which writes these bits for Turing to Blackwell (sm70_encode.rs, set_instr_deps: bits 105 to 108).
 # A test checks them in machine code of each of these targets: a result is never used before it is there.
 
 _STALL_AT = 105 - 64
@@ -168,8 +168,9 @@ _JUMP = re.compile(r"^(?:@!?U?P\w+\s+)?(?:BRA|BRX|BRXU|JMP|JMX|CALL|RET|EXIT|KIL
 _ENDS = re.compile(r"^(?:BRA\S*\s+`|(?:BRX|BRXU|JMP|JMX|RET|EXIT|KILL)\b)")
 _TARGET = re.compile(r"\.L_?\w+|\$[\w$]+")
 _MENTIONED = re.compile("[v^x]")
+_DEFINED, _USED = range(2)
 _MOST = 500_000
-"""The most definitions, uses, and values at beginnings of blocks: ten times those of a large kernel."""
+"""The most steps that a function may take to follow: ten times those of a large kernel. Beyond, no values are known."""
 
 
 class _Forest:
@@ -188,13 +189,9 @@ class _Forest:
         self.places.append(([], []))
         return len(self.parents) - 1
 
-    def define(self, node: int, line: int) -> None:
+    def add(self, node: int, role: int, line: int) -> None:
         self.size += 1
-        self.places[node][0].append(line)
-
-    def use(self, node: int, line: int) -> None:
-        self.size += 1
-        self.places[node][1].append(line)
+        self.places[node][role].append(line)
 
     def root(self, node: int) -> int:
         while self.parents[node] != node:
@@ -202,6 +199,7 @@ class _Forest:
         return node
 
     def join(self, one: int, other: int) -> None:
+        self.size += 1
         self.parents[self.root(other)] = self.root(one)
 
     def values(self) -> Iterator[Value]:
@@ -221,11 +219,12 @@ def _values(functions: Sequence[Sequence[_Row]]) -> tuple[Value, ...]:
         blocks = _blocks(rows)
         ends = []
         for number, block in enumerate(blocks):
-            ends.append(_followed(forest, block, blocks[number - 1][-1].marks if number else {}))
-            if forest.size > _MOST:
-                return ()
+            if forest.size <= _MOST:
+                ends.append(_followed(forest, block, blocks[number - 1][-1].marks if number else {}))
         starts = {block[0].text: number for number, block in enumerate(blocks) if not block[0].address}
         for number, block in enumerate(blocks):
+            if forest.size > _MOST:
+                return ()
             last = block[-1].text
             targets = _TARGET.findall(last) if _JUMP.match(last) else []
             following = [] if _ENDS.match(last) else [number + 1]
@@ -250,7 +249,7 @@ def _blocks(rows: Sequence[_Row]) -> list[list[_Row]]:
 
 
 def _followed(forest: _Forest, block: Sequence[_Row], before: dict[str, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """The values of registers at the beginning of a block, and at its end; ``before`` has the marks of the row above."""
+    """The values of registers at the start of a block, and at its end; ``before`` has the marks of the row above."""
     now: dict[str, int] = {}
     # A label has no marks, or those of the row above, from where it may not be reached.
     first = next((row for row in block if row.address), block[0])
@@ -270,12 +269,12 @@ def _followed(forest: _Forest, block: Sequence[_Row], before: dict[str, str]) ->
                 if mark != "^":
                     if name not in now:
                         now[name] = forest.new(name)
-                    forest.use(now[name], row.line)
+                    forest.add(now[name], _USED, row.line)
                 # nvdisasm marks the guard of a copy, named once, as if the copy wrote it too.
                 if mark == "^" or (mark == "x" and ("R" in prefix or row.text.count(name) > 1)):
                     # Under a guard the old value may stay: then both are one value from here on.
                     if not (is_guarded and name in now and above[at : at + 1].strip()):
                         now[name] = forest.new(name)
-                    forest.define(now[name], row.line)
+                    forest.add(now[name], _DEFINED, row.line)
         before = row.marks
     return start, now

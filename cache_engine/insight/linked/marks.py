@@ -216,7 +216,7 @@ def lines_of(text: str) -> list[str]:
 class Value:
     """A value in a register: the lines that define it, and the lines that use it, counted from 1.
 
-    More than one line defines it where paths of the program meet, or an instruction under a guard may leave it as it was.
+    More than one line defines it where paths of the program meet, or where an instruction under a guard may not write.
     """
 
     register: str
