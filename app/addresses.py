@@ -18,11 +18,14 @@ STORAGE: Mapping[str, tuple[str, ...]] = {
     "Check": ("Integrity", "Quarantine", "Findings", "Index"),
     "Caches": ("Directories", "Comparison"),
     "Move": ("Packs", "Results"),
-    "Log": ("Decisions", "Audit log"),
+    "Log": ("Log",),
     "Settings": ("Settings",),
 }
 """The parts of the page Storage, by name, each with the names of its tabs."""
-OLD_TABS = {"Mirror": "Index", "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories"}
+OLD_TABS = {
+    "Mirror": "Index", "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories",
+    "Decisions": "Log", "Audit log": "Log",
+}  # fmt: skip
 """For each name of a tab in an earlier version: its present name."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
 """The pages of earlier versions that no longer exist; ``moved`` says where their content is now."""
@@ -44,7 +47,7 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
         "coverage": ("workload", {**kept, "part": [OF_A_MODEL]}),
         "demand": ("workload", kept),
         "evaluations": ("predict", kept),
-        "farm": ("compile", {**kept, "what": ["Farm"]}),
+        "farm": ("compile", kept),
         "fleet": ("overview", kept),
     }.get(page, (page, kept))
 
@@ -66,4 +69,5 @@ def _of_storage(asked: Values) -> tuple[str, Values]:
 
 def tab_address(tab: str) -> dict[str, str]:
     """The parameters that open a tab of Storage, by the tab's name; empty if no tab has that name."""
-    return next(({"part": part, part.lower(): tab} for part, tabs in STORAGE.items() if tab in tabs), {})
+    part = next((part for part, tabs in STORAGE.items() if tab in tabs), "")
+    return {"part": part} | ({part.lower(): tab} if len(STORAGE[part]) > 1 else {}) if part else {}

@@ -29,6 +29,7 @@ from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspe
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.artifact import Record
+from cache_engine.usage.demand import Ledger
 
 if TYPE_CHECKING:
     from cache_engine.index import Connection
@@ -208,17 +209,17 @@ def generation() -> int:
     return cache().index.sync().generation
 
 
-def demand_report(
-    connection: Connection, by: str, half_life_s: float, at: float, since: float | None, limit_s: float = math.inf
-) -> DemandReport:
-    """A question for ``ask``: the shares of all requests, by shape, kernel, model or target.
+def demand(
+    connection: Connection, half_life_s: float, at: float, since: float | None, limit_s: float = math.inf
+) -> tuple[Ledger, DemandReport]:
+    """A question for ``ask``: all requests, and their shares by shape.
 
     Raises:
         SearchStopped: when the sums take longer than ``limit_s``.
     """
     until = time.monotonic() + limit_s
     ledger = summaries.ledger(connection, half_life_s, at, since)
-    return cache().demand.report(ledger, by, may_go_on=lambda: time.monotonic() < until)
+    return ledger, cache().demand.report(ledger, may_go_on=lambda: time.monotonic() < until)
 
 
 def store_is_gone() -> bool:

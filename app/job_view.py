@@ -13,9 +13,11 @@ from app.components.figure import draw_tiles
 from app.presenters import jobs
 from app.presenters.downloads import dump_file
 from app.presenters.forms import choice_of, problem_of, shape_form, shown_of
+from app.views import farm
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
 from cache_engine.batch.results import Explained, Timed, Tuning, Warmed
 from cache_engine.errors import GemmCacheError
+from cache_engine.team.progress import Farm, SeenRun
 from cache_engine.units import counted
 
 POLL_S = 0.4
@@ -50,19 +52,7 @@ def follow(job_id: str) -> None:
             draw_tiles(tiles)
     elif job.stages:
         _stages(job)
-    label = "Kill now" if job.cancel_asked else "Cancel"
-    given = guard.may()
-    help_text = None if given.granted else f"Off: {given.why_not}."
-    if st.button(
-        label, icon=":material/cancel:", key=f"cancel-{job.cancel_asked}", help=help_text, disabled=not given.granted
-    ):
-        try:
-            guard.require()
-            context.jobs().cancel(job_id)
-        except (GemmCacheError, OSError) as error:
-            widgets.problem("Could not cancel the job.", str(error))
-        else:
-            st.rerun(scope="fragment")
+    _cancel_button(job)
 
 
 def ended(job: Job) -> None:
@@ -88,18 +78,65 @@ def ended(job: Job) -> None:
 
 
 @st.fragment(run_every=LIST_POLL_S)
-def job_list() -> None:
-    """All jobs of the store, from every dashboard."""
+def job_list(followed: str = "") -> None:
+    """The jobs of the store, from every dashboard, and the runs of the farm; the farm's state beneath them.
+
+    Args:
+        followed: the job that the page follows above the list, with its own button to cancel it.
+    """
     st.header("Jobs")
-    recent = context.jobs().recent()
-    if not recent:
+    seen = farm.seen()
+    listed: list[jobs.Listed] = [*context.jobs().recent(), *(seen.runs if seen else ())]
+    listed.sort(key=lambda job: (jobs.is_running(job), jobs.started_at(job)), reverse=True)
+    if listed:
+        tables.draw(listed, jobs.job_columns(time.time()), key="jobs")
+        _cancel_one([job for job in listed if jobs.is_running(job) and jobs.id_of(job) != followed], seen)
+        st.caption(
+            f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
+            f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days; runs of a farm for a day."
+        )
+    else:
         st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
+    farm.draw(seen)
+
+
+def _cancel_one(running: list[jobs.Listed], seen: Farm | None) -> None:
+    """Draws the choice of a running job, and the button that cancels it."""
+    by_id = {jobs.id_of(job): job for job in running}
+    if not by_id:
         return
-    tables.draw(recent, jobs.job_columns(time.time()), key="jobs")
-    st.caption(
-        f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
-        f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days."
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = by_id[
+            st.selectbox("Running", list(by_id), format_func=lambda one: jobs.called(by_id[one]), key="running")
+        ]
+        _cancel_button(chosen, seen)
+
+
+def _cancel_button(job: jobs.Listed, seen: Farm | None = None) -> None:
+    """Draws the button that cancels a job; for a job of the store that was canceled before, it kills it.
+
+    The two have keys of their own, so that a double click does not kill.
+    """
+    given = guard.may()
+    again = isinstance(job, Job) and job.cancel_asked
+    finish = "The current kernels are finished; the rest is not compiled."
+    pressed = st.button(
+        "Kill now" if again else "Cancel",
+        icon=":material/cancel:",
+        key=f"cancel-{again}-{jobs.id_of(job)}",
+        disabled=not given.granted,
+        help=(None if again else finish) if given.granted else f"Off: {given.why_not}.",
     )
+
+    def cancel(_: str) -> bool:
+        if isinstance(job, SeenRun) and seen is not None:
+            farm.cancel(job.job, seen)
+        else:
+            context.jobs().cancel(jobs.id_of(job))
+        return True
+
+    if pressed and guard.act("Could not cancel the job.", cancel):
+        st.rerun()
 
 
 def _asked(job: Job) -> None:
@@ -116,7 +153,7 @@ def _one_kernel(job: Job) -> None:
     if kernel.unpublished:
         widgets.problem("Compiled, but not saved.", kernel.unpublished)
     if why:
-        _why(why)
+        draw_miss(why)
     draw_tiles(jobs.resource_tiles(kernel))
     if kernel.warnings:
         st.warning("Compiler warnings. The kernel is valid.", icon=":material/warning:")
@@ -128,7 +165,8 @@ def _one_kernel(job: Job) -> None:
         widgets.kernel_link("Open kernel", kernel.key)
 
 
-def _why(why: Explained) -> None:
+def draw_miss(why: Explained) -> None:
+    """The reasons why a lookup missed or would miss, and the nearest kernel."""
     with st.container(border=True):
         st.caption("Why this was a miss")
         st.text("\n".join(jobs.why_lines(why))[:_LONGEST])

@@ -143,6 +143,11 @@ def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
+def is_just_opened(page: str) -> bool:
+    """Whether the page of this title is drawn for the first time since the reader came from another page."""
+    return st.session_state.get(_OPENED) != page
+
+
 def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) -> None:
     """Draws notices above a page: that its data is old, as the index is unavailable; what it cannot show of a link.
 
@@ -170,7 +175,7 @@ def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]
     After that, the widgets themselves write the address.
     """
     accepted = st.session_state.pop(_ACCEPTED, set())
-    if st.session_state.get(_OPENED) == page:
+    if not is_just_opened(page):
         return []
     st.session_state[_OPENED] = page
     return [

@@ -3,10 +3,9 @@
 from cache_engine.batch.warm import Warmed
 from cache_engine.cache.demand import Demand
 from cache_engine.cache.demand.report import DemandReport, DemandShare
-from cache_engine.cache.operator import Switches
+from cache_engine.cache.operator import Product, Switches
 from cache_engine.cache.queue import PendingKernel, Priority, QueueState
 from cache_engine.cache.selection import Selection
-from cache_engine.cache.serving.launch_support import Product
 from cache_engine.cache.tiers import Found, Preloaded
 from cache_engine.insight.comparison import Nearest, Pair
 from cache_engine.insight.explanation import Explanation

@@ -2,7 +2,8 @@
 
     python examples/pytorch_model.py --device cuda 1 16 64
 
-On a CPU (the default) PyTorch multiplies; the rest is the same. docs/pytorch.md explains each step.
+On a CPU (the default) PyTorch multiplies, and kernels are compiled for --arch, as a job without a GPU does for a pack.
+docs/pytorch.md explains each step.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tokens", type=int, nargs="*", default=[1, 16, 64])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--arch", default="sm_90a", help="the target, without a GPU")
     parser.add_argument("--width", type=int, default=128)
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -47,9 +49,12 @@ def main() -> None:
         expected = [block(x) for x in requests]
     print(gemm.swap(block))
 
-    # A server: PyTorch's product serves until a kernel is ready. With warm none is compiled while requests come.
-    if arguments.device == "cuda":
-        gemm.warm(block, m=arguments.tokens)
+    # A server: with warm no kernel is compiled while requests come. A request with another number of tokens waits 50 ms
+    # for its kernels; after that PyTorch multiplies until they are ready.
+    warmed = gemm.warm(block, m=arguments.tokens, arch=None if arguments.device == "cuda" else arguments.arch)
+    failed = [one.trouble for one in warmed if one.trouble is not None]
+    print(f"{len(warmed)} products warmed", *failed, sep="\n  ")
+    gemm.serving.wait_ms = 50.0
     served = torch.compile(block, fullgraph=True, dynamic=True, backend="aot_eager")
     with torch.no_grad():
         errors = [float((served(x) - y).abs().max()) for x, y in zip(requests, expected, strict=True)]

@@ -1,13 +1,12 @@
-"""The page Compile: jobs for a single shape, a whole model or tuning, each in its own process; and the farm."""
+"""The page Compile: jobs for a single shape, a whole model or tuning; and the list of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from app import context, guard, job_view, widgets
 from app.components import into_view, tables
@@ -17,8 +16,9 @@ from app.presenters.evaluations import slower_words
 from app.presenters.jobs import candidate_columns
 from app.presenters.shared import Row
 from app.presenters.speed import predicted, prediction_tiles
-from app.views import farm
+from app.views import problem_form
 from cache_engine.batch.jobs import RUNNING, Job
+from cache_engine.batch.results import explained
 from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
 from cache_engine.errors import GemmCacheError, InvalidProblem, NotHereError
@@ -27,53 +27,17 @@ from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import DTYPES
 from cache_engine.gpu.probe import gpu, local_arch
 from cache_engine.insight.coverage import coverage, distinct, wanted
+from cache_engine.insight.explanation import explain
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.sizes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
-ONE, TABLE, TUNE, FARM = "Single shape", "Whole model", "Tune", "Farm"
-# In the address and the session, where the fields of the two forms, and those of other pages, keep apart.
-PREFIXES = {ONE: "s_", TABLE: "t_", TUNE: "u_"}
+ONE, TABLE, TUNE = "Single shape", "Whole model", "Tune"
 KINDS = {job_view.TABLE: TABLE, job_view.TUNE: TUNE}
-IN_A_ROW = 4
 STARTED = "job started on this page"
 _T = TypeVar("_T")
 MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
-
-
-def draw(one: forms.Field, place: DeltaGenerator, key: str) -> Any:
-    """Draws the widget of a form's field; returns its value, which is part of the address."""
-    bound: Any = {"key": key, "help": one.help, "bind": "query-params", "persist_state": "session"}
-    if one.kind is forms.FieldKind.NUMBER:
-        return place.number_input(one.label, 1, one.most, one.default, **bound)
-    if one.kind is forms.FieldKind.TEXT:
-        return place.text_input(one.label, one.default, max_chars=forms.LONGEST_TEXT, **bound)
-    if one.kind is forms.FieldKind.SWITCH:
-        return place.toggle(one.label, one.default, **bound)
-    choices = [str(choice) for choice in one.choices]
-    if one.kind is forms.FieldKind.SEVERAL:
-        return place.multiselect(one.label, choices, one.default, **bound)
-    return place.selectbox(one.label, choices, choices.index(one.default), **bound)
-
-
-def fill_in(form: Sequence[forms.Field], prefix: str) -> Row:
-    """Draws all fields of a form, the rare ones under "More"; returns their values by name."""
-    values: Row = {}
-    often = [one for one in form if not one.rare]
-    for start in range(0, len(often), IN_A_ROW):
-        columns = st.columns(IN_A_ROW)
-        for one, column in zip(often[start : start + IN_A_ROW], columns, strict=False):
-            values[one.name] = draw(one, column, prefix + one.name)
-    rare = [one for one in form if one.rare]
-    if rare:
-        changed = any(st.session_state.get(prefix + one.name, one.default) != one.default for one in rare)
-        linked = any(prefix + one.name in st.query_params for one in rare)
-        with st.expander("More", expanded=changed or linked):
-            columns = st.columns(IN_A_ROW)
-            for number, one in enumerate(rare):
-                values[one.name] = draw(one, columns[number % IN_A_ROW], prefix + one.name)
-    return values
 
 
 def start(verb: str, form: Sequence[forms.Field], values: Row, given: bytes = b"") -> None:
@@ -102,7 +66,7 @@ def answered(ask: Callable[[], _T]) -> _T | None:
 def one_shape(form: Sequence[forms.Field]) -> None:
     """Draws the form of a single shape, its predicted time, and the button that compiles it."""
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
-    values = fill_in(form, PREFIXES[ONE])
+    values = problem_form.fill_in(form)
     asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     here = is_here(values["arch"])
     selection = answered(lambda: cache.select(forms.problem_of(values), **forms.choice_of(values)))
@@ -111,11 +75,14 @@ def one_shape(form: Sequence[forms.Field]) -> None:
     problem = forms.problem_of(values)
     cached = stored(cache, [selection.key])
     st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
+    if not cached and st.button("Explain the miss", icon=":material/help:"):
+        choice = forms.choice_of(values) | {"compiler": selection.compiler.name}
+        job_view.draw_miss(explained(explain(cache, problem, **choice)))
     if asked:
         timed = here and not values["force"]
         start("time" if timed else "compile", form, values)
     if not here:
-        beforehand(problem)
+        beforehand(problem, values)
 
 
 def is_here(arch: str) -> bool:
@@ -123,7 +90,7 @@ def is_here(arch: str) -> bool:
     return isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == arch.rstrip("af")
 
 
-def beforehand(problem: GemmProblem) -> None:
+def beforehand(problem: GemmProblem, values: Row) -> None:
     """Draws, for a target without a local GPU, the predicted time, and what a GPU would add."""
     try:
         points = predicted(problem)
@@ -133,8 +100,7 @@ def beforehand(problem: GemmProblem) -> None:
         if points:
             draw_tiles(prediction_tiles(points))
             st.caption(f"A cuBLAS-like kernel without an epilogue, predicted; not this kernel. {slower_words(points)}")
-            asked = {f"e_{name}": getattr(problem, name) for name in ("m", "n", "k", "batch", "dtype")}
-            asked |= {"e_out_dtype": problem.output, "e_chip": points[0].chip.name}
+            asked = forms.address_of(every_form[ONE], values) | {"e_chip": points[0].chip.name}
             widgets.page_link("predict", "Predict it on other chips", "insights", **asked)
         else:
             st.caption(f"No prediction: the GPU model covers {' and '.join(DTYPES)} on {', '.join(GPUS)}.")
@@ -153,7 +119,7 @@ def no_gpu() -> str:
 def tuning(form: Sequence[forms.Field]) -> None:
     """Draws the form of tuning, and the configs that would be timed."""
     st.caption("Compiles the configs with the best predictions, verifies and times each, and stores the timings.")
-    values = fill_in(form, PREFIXES[TUNE])
+    values = problem_form.fill_in(form)
     here = is_here(values["arch"])
     asked = st.button("Tune", type="primary", icon=":material/play_arrow:", disabled=not (may_store and here))
     if not here:
@@ -190,7 +156,7 @@ def own_table() -> tuple[list[ModelShape], bytes]:
 def table(form: Sequence[forms.Field]) -> None:
     """Draws the form of a whole model or an uploaded table, and how many of its kernels are cached."""
     st.caption("Every GEMM of the model for each m and target. Cached kernels are skipped.")
-    values = fill_in(form, PREFIXES[TABLE])
+    values = problem_form.fill_in(form)
     data = b""
     try:
         if values["model"] == forms.OWN_TABLE:
@@ -245,21 +211,12 @@ def shown_job() -> Job | None:
     if st.session_state.get("shown_job") != job.id:
         st.session_state["shown_job"] = job.id
         kind = KINDS.get(job.command[0] if job.command else "", ONE)
-        for name, value in forms.shown_of(job.asked, every_form[kind]).items():
-            if PREFIXES[kind] + name not in st.query_params:
-                st.session_state[PREFIXES[kind] + name] = value
+        for one in every_form[kind]:
+            if one.name in job.asked and one.key not in st.query_params:
+                problem_form.put(one, job.asked[one.name])
         if "what" not in st.query_params:
             st.session_state["what"] = kind
     return job
-
-
-def rename_old_fields() -> None:
-    """Gives the fields of a single shape in an older address the names that they have now."""
-    old = {one.name for one in every_form[ONE]} & set(st.query_params)
-    if old:
-        asked = {name: st.query_params.get_all(name) for name in st.query_params}
-        st.query_params.from_dict({PREFIXES[ONE] + name if name in old else name: asked[name] for name in asked})
-        st.rerun()
 
 
 st.title("Compile")
@@ -270,14 +227,11 @@ every_form = {
     TABLE: forms.table_form(default_arch),
     TUNE: forms.tune_form(default_arch),
 }
-rename_old_fields()
+problem_form.follow("Compile", *every_form.values())
 job = shown_job()
 may_store = widgets.may_store()
-widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
-what = widgets.choose_one("Compile", [ONE, TABLE, TUNE, FARM], ONE, key="what", hidden=True)
-if what == FARM:
-    farm.draw()
-    widgets.end_page()
+widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE, "Farm": ONE})
+what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True)
 {ONE: one_shape, TABLE: table, TUNE: tuning}[what](every_form[what])
 missing = context.missing_compilers()
 if missing:
@@ -291,4 +245,4 @@ if job is not None:
         job_view.follow(job.id)
     else:
         job_view.ended(job)
-job_view.job_list()
+job_view.job_list("" if job is None else job.id)

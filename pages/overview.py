@@ -15,9 +15,22 @@ from app.components.figure import draw_tiles
 from app.presenters import overview
 from app.presenters.architectures import stale_words
 from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
-from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
-from app.presenters.shared import Row, total
+from app.presenters.history import (
+    SPANS,
+    Span,
+    compile_figure,
+    history_columns,
+    hit_figure,
+    length_figure,
+    starts,
+    step_name,
+    within,
+)
+from app.presenters.jobs import job_columns
+from app.presenters.proofs import proof_checks
+from app.presenters.shared import total
 from app.views import fleet
+from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.cache.queue import QueueState
 from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
@@ -55,6 +68,7 @@ context.ask_ahead(  # all that the page and its header ask of every store
     context.question(queries.history, span.step_s, since=span.since(now)),
     *([context.question(queries.history, before_step_s, since=before_since)] if span.back_s else []),
     context.question(summaries.made_over_time, span.step_s),
+    context.question(summaries.compile_spread, span.step_s, span.since(now)),
     context.question(queries.made_with),
     context.question(queries.busiest, limit=MOST_BUSY),
     context.question(queries.stock),
@@ -81,6 +95,7 @@ def checks(in_queue: QueueState) -> list[overview.Check]:
         overview.queue_check(in_queue),
         overview.disk_check(shutil.disk_usage(cache.layout.root).free),
         overview.gpu_check(gpu()),
+        *proof_checks(cache.layout),
     ]
 
 
@@ -134,41 +149,87 @@ def queue(in_queue: QueueState) -> None:
             tables.draw(turns, overview.QUEUE, key="queue", label="Compile queue")
 
 
+def running() -> None:
+    """Draws the jobs that run."""
+    found = [job for job in context.jobs().recent() if isinstance(job, Job) and job.state == RUNNING]
+    if found:
+        st.header("Running jobs")
+        tables.draw(found, job_columns(now), key="jobs", label="Running jobs")
+
+
 def period(name: str, span: Span) -> overview.ShownPeriod:
-    """The sums of the chosen time range, and of the range of the same length before it."""
+    """Draws the choice of a part of the time range; returns its sums, and those of as long a range before it."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
-    before = None
-    if span.back_s:
+    made = context.ask(summaries.made_over_time, span.step_s)
+    steps, words, before = starts(rows, span, now), name.lower(), None
+    first, last = within(steps, st.query_params.get("from", ""), st.query_params.get("to", ""))
+    if len(steps) > 1:
+        key = f"part of {name}"
+        first, last = st.select_slider(
+            "From – to",
+            steps,
+            (first, last),
+            format_func=lambda start: step_name(start, span, zone),
+            key=key,
+            on_change=keep_part,
+            args=(key, steps[0], steps[-1]),
+            help="Everything below is of this part of the time range.",
+        )
+    if (first, last) != (steps[0], steps[-1]):
+        rows, words = [one for one in rows if first <= one["start"] <= last], "this part"
+        steps = [start for start in steps if first <= start <= last]
+    elif span.back_s:
         step_s, start, end = span.before(now)
         before = [one for one in context.ask(queries.history, step_s, since=start) if one["start"] < end]
-    made = context.ask(summaries.made_over_time, span.step_s)
-    return overview.ShownPeriod(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
+    since = first if span.back_s or steps[0] != first else 0
+    return overview.ShownPeriod(rows, before, made, steps, since, last + span.step_s, words)
 
 
-def over_time(rows: Sequence[Row], span: Span) -> None:
-    """Draws lookups by tier, and compile time, for each step of the time range."""
+def keep_part(key: str, first: int, last: int) -> None:
+    """Writes the chosen part of the time range into the address; nothing for all of it."""
+    for name, chosen, end in zip(("from", "to"), st.session_state[key], (first, last), strict=True):
+        if chosen != end:
+            st.query_params[name] = str(chosen)
+        else:
+            st.query_params.pop(name, None)
+
+
+def over_time(shown: overview.ShownPeriod, span: Span) -> None:
+    """Draws lookups by tier, compile time, and the durations of compiles, for each step."""
+    rows, steps = shown.rows, shown.starts
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
         return
-    left, right = st.columns(2)
+    left, middle, right = st.columns(3)
     with left:
-        figure.draw(hit_figure(rows, span, zone, now), key="hit-figure")
+        figure.draw(hit_figure(rows, steps, span, zone), key="hit-figure")
+    with middle:
+        figure.draw(compile_figure(rows, steps, span, zone), key="compile-figure")
     with right:
-        figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
+        lengths = context.ask(summaries.compile_spread, span.step_s, span.since(now))
+        figure.draw(length_figure(lengths, steps, span, zone), key="length-figure")
     with st.expander("Show data table"):
         tables.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
 
 
-def missed() -> None:
-    """Draws the causes of misses with the compile time that each cost, and the kernels that cost the most."""
+def missed(shown: overview.ShownPeriod) -> None:
+    """Draws the misses by cause, by shape and target, and by kernel, each with the compile time that they cost."""
     st.header("Misses")
-    misses = cache.admin.misses()
+    misses = [miss for miss in cache.admin.misses() if shown.has(miss.at)]
     if not misses:
-        st.caption("No misses in the log of decisions.")
+        st.caption("No misses in the log of decisions in this time.")
         return
     compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
     tables.draw(cause_table(misses, compile_ms), CAUSES, key="causes", label="Causes of misses")
     st.caption("Cost: the time of compiling, as last measured. A cause leads to its misses in the log of decisions.")
+    by_shape = overview.miss_rows(misses, compile_ms, context.ask(summaries.shapes_of, sorted(compile_ms)))
+    if by_shape:
+        tables.draw(
+            by_shape[:MOST_SHOWN],
+            overview.miss_columns(by_shape),
+            key="miss-shapes",
+            label="Misses by shape and target",
+        )
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
     titles = context.titles(row["Key"] for row in rows)
@@ -211,38 +272,46 @@ def memory() -> None:
         draw_tiles(overview.memory_tiles(found))
 
 
-def activity() -> None:
-    """Draws the kernels with the most hits, and the last events."""
-    busiest = context.ask(queries.busiest, limit=MOST_BUSY)
+def activity(shown: overview.ShownPeriod) -> None:
+    """Draws the last events of the time range."""
+    st.header("Recent activity")
+    found = [event for event in events if shown.has(event["happened_at"])]
+    if found:
+        tables.draw(found[:MOST_SHOWN], overview.EVENT_COLUMNS, key="events", label="Recent activity")
+    else:
+        st.caption("No activity in this time.")
+
+
+def busiest() -> None:
+    """Draws the kernels with the most hits."""
+    found = context.ask(queries.busiest, limit=MOST_BUSY)
     st.header("Most-hit kernels")
-    if busiest:
-        listing.kernel_list(busiest, key="busiest")
+    if found:
+        listing.kernel_list(found, key="busiest")
     else:
         st.caption("No cache hits yet.")
-    st.header("Recent activity")
-    if events:
-        tables.draw(events[:MOST_SHOWN], overview.EVENT_COLUMNS, key="events", label="Recent activity")
-    else:
-        st.caption("No activity yet.")
 
 
-left, right = st.columns([2, 3], vertical_alignment="bottom")
-left.title("Overview")
-left.text(f"Store: {cache.layout.root}")
-with right:
-    name = widgets.choose_one("Time range", list(SPANS), USUAL_SPAN, key="span")
+st.title("Overview")
+st.text(f"Store: {cache.layout.root}")
 fleet.draw()
 in_queue = cache.queue()
 checked(checks(in_queue))
 queue(in_queue)
-shown = period(name, SPANS[name])
+running()
+left, right = st.columns([2, 3], vertical_alignment="bottom")
+with left:
+    name = widgets.choose_one("Time range", list(SPANS), USUAL_SPAN, key="span")
+with right:
+    shown = period(name, SPANS[name])
 draw_tiles(overview.overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
 if not row["entries"]:
     widgets.empty_store()
-over_time(shown.rows, SPANS[name])
-missed()
+over_time(shown, SPANS[name])
+missed(shown)
+activity(shown)
 tiers()
+busiest()
 if row["entries"]:
     toolchains()
 memory()
-activity()

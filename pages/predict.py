@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import streamlit as st
 
@@ -10,27 +10,25 @@ from app import context, widgets
 from app.components import header, tables
 from app.components.figure import draw_tiles
 from app.presenters import evaluations as presenters_evaluations
-from app.presenters.columns import csv_text
-from app.presenters.downloads import MOST_ROWS
+from app.presenters import forms
 from app.presenters.evaluation_report import model_report, shape_report
-from app.presenters.saved_results import ACCELERATORS, RESULTS, SORTS, Wanted, saved_results
+from app.presenters.saved_results import ACCELERATORS, RESULTS, matching, saved_results
 from app.presenters.shared import Row, rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
 from app.search_limit import FEWER_ROWS, SearchLimit
+from app.views import problem_form
 from app.views.evaluations import SAVED, show_model, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import TARGETS
-from cache_engine.evaluator.gpu import DTYPES
+from cache_engine.evaluator.grouped import Work, work_of
 from cache_engine.evaluator.hardware import Hardware
-from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
-from cache_engine.insight.passes import Priced
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.insight.passes import Operation, Priced, asking
 from cache_engine.store.results import State, files_state
 
 ONE, MODEL, MORE, MEASURED, KEPT = "Single shape", "Whole model", "More", "Validation", SAVED
 FIRST_CHIP = "H100"
 ALONE = "none"
-LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
-PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
 
 Shares = list[list[float | None]]
@@ -39,35 +37,31 @@ bound: Any = {"bind": "query-params"}
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
-def found_shares(problem: EvaluationProblem, chip: presenters_evaluations.Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
-    """A list, cached for all readers, to which the heat map of a problem on a chip is added once it is computed."""
+def found_before(*of: Any) -> list[Any]:  # noqa: ARG001 (what it is of)
+    """A list, cached for all readers, to which what takes long to find is added once it is found.
+
+    Not a cached function that finds it: Streamlit records what such a one draws, and the sign of life is drawn.
+    """
     return []
 
 
-def shares_of_peak(problem: EvaluationProblem, chip: presenters_evaluations.Chip, patience: SearchLimit) -> Shares:
+def shares_of_peak(problem: Work, chip: presenters_evaluations.Chip, patience: SearchLimit) -> Shares:
     """The heat map of a problem on a chip: shares of the peak for each m and n, from a hundred searches."""
-    found = found_shares(problem, chip)
+    found = found_before("heat map", problem, chip)
     if found:
-        return found[0]
-    # Not as a cached function: Streamlit records what such a one draws, and the sign of life is drawn.
+        return cast("Shares", found[0])
     shares = presenters_evaluations.heat_map(problem, chip, patience.may_go_on)
     if not presenters_evaluations.unsearched(shares):
         found.append(shares)
     return shares
 
 
-@st.cache_resource(show_spinner=False, max_entries=4)
-def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]:  # noqa: ARG001 (what it is of)
-    """A list that all readers share: empty until a file of measurements is validated, then with the result of that."""
-    return []
-
-
 def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> Validation:
     """The errors of predictions for a file of measurements; takes some seconds for a hundred thousand of them."""
-    found = found_validation(data, name, kept_out)
+    found = found_before("validation", data, name, kept_out)
     if not found:
         found.append(validation_of(data, name, kept_out=kept_out, may_go_on=patience.may_go_on))
-    return found[0]
+    return cast("Validation", found[0])
 
 
 def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
@@ -108,13 +102,13 @@ def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
 
 
 def evaluate_each(
-    label: str, problem: EvaluationProblem, chips: list[presenters_evaluations.Chip], patience: SearchLimit
+    label: str, problem: Work, chips: list[presenters_evaluations.Chip], patience: SearchLimit
 ) -> list[Priced]:
     """The costs of a problem on each chip that has its types; draws the error for each other chip."""
-    found = []
+    found, ask = [], asking(kept, stores=False, may_go_on=patience.may_go_on)
     for chip in chips:
         try:
-            found.append(presenters_evaluations.evaluate_on(kept, label, problem, chip, patience.may_go_on))
+            found.append(Priced(Operation(label, problem, 1), chip, ask(problem, chip)))
         except SearchStopped as error:
             widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
@@ -130,19 +124,14 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
 
 def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
     """Draws a shape's costs on each chip: the numbers, the roofline plot, the heat map."""
-    sizes = st.columns(6)
-    m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
-    n = sizes[1].number_input("n", 1, LARGEST, 7168, key="e_n", **bound)
-    k = sizes[2].number_input("k", 1, LARGEST, 2048, key="e_k", **bound)
-    batch = sizes[3].number_input("Batch", 1, LARGEST, 1, key="e_batch", **bound)
-    dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **bound)
-    out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **bound)
-    problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    shown = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
+    values = problem_form.fill_in(form)
+    problem = work_of(forms.problem_of(values | {"arch": None}))  # a chip stands in for the target
+    shown = evaluate_each(f"{values['m']} × {values['n']} × {values['k']}", problem, chips, patience)
     for one in shown:
         st.header(one.chip.name)
         draw_tiles(presenters_evaluations.evaluation_tiles(one))
-        if isinstance(one.chip, Hardware):  # a GPU's time is predicted at once: there is nothing to store
+        # A GPU's time is predicted at once, and a launch of unequal groups is searched each time.
+        if isinstance(one.chip, Hardware) and isinstance(problem, EvaluationProblem):
             storing(problem, one.chip, patience)
     if not shown:
         return
@@ -161,7 +150,7 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
             shares = shares_of_peak(problem, one.chip, patience)
             every.append(shares)
             st.plotly_chart(
-                presenters_evaluations.heat_map_figure(shares, k, one.chip.name), key=f"heat-{one.chip.name}"
+                presenters_evaluations.heat_map_figure(shares, problem.k, one.chip.name), key=f"heat-{one.chip.name}"
             )
             missing = presenters_evaluations.unsearched(shares)
             if missing:
@@ -170,16 +159,16 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
                     f"{patience.what_next()}"
                 )
             behind(presenters_evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
-    compile_link(problem, chips[0].name)
+    compile_link(values, chips[0].name)
     command = as_command()
     header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
 
 
-def compile_link(problem: EvaluationProblem, chip: str) -> None:
-    """Draws a link to Compile with this problem and the chip's target, if a kernel can be made for them."""
-    if chip in TARGETS and problem.dtype in DTYPES:
-        asked = {f"s_{name}": getattr(problem, name) for name in ("m", "n", "k", "batch", "dtype", "out_dtype")}
-        widgets.page_link("compile", "Compile a kernel for it", "play_circle", s_arch=TARGETS[chip], **asked)
+def compile_link(values: Row, chip: str) -> None:
+    """Draws a link to Compile with these values of the form and the chip's target, if a kernel can run there."""
+    if chip in TARGETS:
+        asked = forms.address_of(form, values | {"arch": TARGETS[chip]})
+        widgets.page_link("compile", "Compile a kernel for it", "play_circle", **asked)
 
 
 def as_command() -> str:
@@ -237,7 +226,7 @@ def read_results(root: str, state: State) -> tuple[list[Row], list[Row]]:  # noq
 
 
 def what_is_kept() -> None:
-    """Draws the accelerators with saved results, the export of each one's results, and the results in pages."""
+    """Draws the accelerators with saved results, the export of each one's results, and the results."""
     kept.flush()
     layout = context.cache().layout
     chips, rows = read_results(str(layout.root), files_state(layout.evaluations))
@@ -247,7 +236,7 @@ def what_is_kept() -> None:
         return
     tables.draw(chips, ACCELERATORS, key="e_chips")
     export_results(chips)
-    list_results(rows, {f"{chip['chip']} {chip['arch_fingerprint'][:8]}": chip["arch_fingerprint"] for chip in chips})
+    list_results(rows)
 
 
 def export_results(chips: list[Row]) -> None:
@@ -264,51 +253,34 @@ def export_results(chips: list[Row]) -> None:
             st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
 
 
-def list_results(rows: list[Row], chips: dict[str, str]) -> None:
-    """Draws the saved results: a search, filters, a sort order, and pages."""
+def list_results(rows: list[Row]) -> None:
+    """Draws the saved results that a search finds, the newest first."""
     st.header("Results")
-    search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
-    text = search.text_input(
-        "Sizes",
+    text = st.text_input(
+        "Search",
         key="e_q",
         type="search",
         live=True,
-        placeholder="7168, or m×n×k with * for any: 64x*x7168",
+        placeholder="7168, m×n×k with * for any such as 64x*x7168, a chip, a dtype",
         max_chars=100,
         **bound,
     )
-    sorted_by = sort.selectbox("Sort by", list(SORTS), key="e_sort", **bound)
-    ascending = order.toggle("Ascending", key="e_asc", **bound)
-    left, right = st.columns(2)
-    of = left.multiselect("Chips", list(chips), key="e_of", **bound)
-    dtypes = right.multiselect("Dtypes", sorted({row["dtype"] for row in rows}), key="e_dtypes", **bound)
-    wanted = Wanted(text or "", tuple(chips[name] for name in of), tuple(dtypes))
-
-    # A page number of another list would show the wrong part of this one, or none.
-    listed = (wanted, sorted_by, ascending)
-    if st.session_state.get("e_listed", listed) != listed:
-        st.session_state["e_page"] = 1
-    st.session_state["e_listed"] = listed
-    found = wanted.of(rows, sorted_by, descending=not ascending)
-    caption, turning = st.columns([3, 2], vertical_alignment="center")
-    with turning:
-        offset = widgets.paging(len(found), PAGE_ROWS, key="e_page", **bound)
-    shown = found[offset : offset + PAGE_ROWS]
-    if not shown:
-        st.info("No matching results. Clear the search or a filter.")
+    found = matching(rows, text or "")
+    if not found:
+        st.info("No matching results. Clear the search.")
         return
-    caption.caption(f"{rows_shown(offset, len(shown), len(found))}.")
-    tables.draw(shown, RESULTS, key="e_results")
-
-    def file() -> str:
-        return csv_text(found[:MOST_ROWS])
-
-    st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
+    st.caption(f"{rows_shown(0, min(len(found), tables.MOST_ROWS), len(found))}, newest first.")
+    tables.draw(found[: tables.MOST_ROWS], RESULTS, key="e_results", label="Results")
 
 
 st.title("Predict")
 kept = context.cache().evaluations
-st.caption("For GPUs a model calibrated on measurements; for accelerators a model of their grid of cores.")
+form = forms.prediction_form(context.cache().settings.default_arch)
+problem_form.follow("Predict", form, forms.pass_form())
+st.caption(
+    "For GPUs a model calibrated on measurements of cuBLAS: layout, epilogue and compiler change nothing. "
+    "For accelerators a model of their grid of cores."
+)
 
 old_kinds = {"One shape": ONE, "A model's shapes": MODEL, "Measured latencies": MEASURED, "Kept results": KEPT}
 widgets.accept_old_link("e_kind", old_kinds)

@@ -22,8 +22,7 @@ TABS = {
     "Comparison": directories.draw_comparison,
     "Packs": packs.draw,
     "Results": results.draw,
-    "Decisions": logs.draw_decisions,
-    "Audit log": logs.draw_audit,
+    "Log": logs.draw,
     "Settings": index.draw_settings,
 }
 

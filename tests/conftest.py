@@ -130,21 +130,30 @@ SAMPLE = (
 )
 
 
+# About what a compile makes, takes or reports; and those for a real GPU.
+_COMPILING = {
+    "tests/compilers", "tests/gpu", "tests/ptx", "tests/conformance/test_compilers.py",
+    "tests/cache/test_debug_dump.py", "tests/cache/test_descriptors.py", "tests/cache/test_reproduction.py",
+}  # fmt: skip
+
+
 @pytest.fixture(scope="session")
-def _made_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _made_before(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What was compiled in this run, by whichever process of the tests."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "compiled-before"
     folder.mkdir(exist_ok=True)
-    return folder
+    os.environ["TESTS_COMPILED_BEFORE"] = str(folder)
 
 
-@pytest.fixture
-def compiled_once(_made_before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVRTC compiles what no test before had compiled; for tests that are not about compiling."""
-    from tests import compiled_once
+@pytest.fixture(autouse=True)
+def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _made_before: None) -> None:
+    """No compiler compiles what it compiled for a test before, but where a test is about compiling."""
+    path = request.path.relative_to(Path(__file__).parents[1])
+    if _COMPILING.isdisjoint(map(str, (path, *path.parents))):
+        from tests import compiled_once
 
-    compiled_once.install(monkeypatch, _made_before)
+        compiled_once.install(monkeypatch.setattr)
 
 
 @pytest.fixture(scope="session")

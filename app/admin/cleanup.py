@@ -1,33 +1,33 @@
-"""The tab Cleanup: the choice of a rule, the kernels that the rule deletes and why, and a typed confirmation."""
+"""The part Clean: the form of a rule and its confirmation, and the preview of what a rule deletes from this store."""
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import streamlit as st
 
 from app import context, guard, widgets
 from app.components import tables
-from app.presenters.admin import (
-    LEFTOVERS,
-    RULES,
-    asked_keys,
-    reason_line,
-    rules_offered,
-    victim_columns,
-)
+from app.components.figure import draw_tiles
+from app.presenters.admin import LEFTOVERS, reason_line, victim_columns
+from app.presenters.cleaning import KEEP, OLD_RULES, RULES, SHARE, SIZE, asked_keys, own_cleaning, plan_tiles, rule_in
 from app.presenters.shared import Row, rows_shown
 from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.index import queries
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.settings import parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms
 from cache_engine.upkeep.cleanup import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
 SHOWN = 50
+_CAPTIONS = {
+    "stale": "Kernels built by a compiler or a template that is no longer in use.",
+    "foreign": "Kernels in a format that only another version of this program reads. No other rule deletes them.",
+}
 _SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
 FEW = 2_000
 """The most kernels in a store for which the preview is made at once, in a fraction of a second; else a button asks."""
@@ -52,88 +52,103 @@ class Preview:
 
 
 def draw(permitted: bool) -> None:
-    """Draws the tab: the form of the rule, the preview of the deletion, and its confirmation."""
-    if _CLEANED in st.session_state:
-        st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
+    """Draws the form of the rule, the preview of the deletion from this store, and its confirmation."""
+    show_outcome()
+    keys, invalid = asked_keys(st.query_params.get("keys", ""))
+    values = choose_rule({name: RULES[name] for name in RULES if name != "keys" or keys}, _targets)
+    if invalid:
+        st.caption(f"{counted(invalid, 'invalid key')} in the link.")
+    if values["rule"] == "keys":
+        st.caption(f"{counted(len(keys), 'kernel')} from the link.")
+    if values["rule"] in _CAPTIONS:
+        st.caption(_CAPTIONS[values["rule"]])
     try:
-        preview = _preview(_chosen_limits())
+        preview = _preview(own_cleaning(values)[0] or context.cache().admin.policy())
     except GemmCacheError as error:
         widgets.problem("Could not build the preview.", str(error))
         return
     if preview is None:
         return
-    plan = preview.plan
-    count = len(plan.victims)
-    st.caption(f"The store as of {human_age(time.time() - preview.seen.entries.made_at)}.")
-    left = sum(leftover.stored_bytes for leftover in preview.seen.leftovers)
-    leftovers = f" and {counted(len(preview.seen.leftovers), 'leftover file')} ({human_bytes(left)})"
-    st.caption(
-        f"Will delete {counted(count, 'kernel')} ({human_bytes(plan.freed_bytes)}, "
-        f"{human_ms(plan.compile_s * 1e3)} of compiling)"
-        f"{leftovers if preview.seen.leftovers else ''}. "
-        f"Will keep {counted(plan.kept_entries, 'kernel')} ({human_bytes(plan.kept_bytes)})"
-        f"{f', {plan.foreign:,} of them of another format' if plan.foreign else ''}"
-        f"{f', {plan.pinned:,} of them pinned' if plan.pinned else ''}."
-    )
-    if not count:
-        st.info("Nothing to delete.", icon=":material/check:")
-        return
     _draw_plan(preview)
-    confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm", permitted=permitted)
-    label = f"Delete {counted(count, 'kernel')}"
-    if st.button(label, type="primary", icon=":material/delete:", disabled=not confirmed):
-        _delete(plan)
+    confirm(len(preview.plan.victims), "kernel", permitted, lambda by, progress: _delete(preview.plan, by, progress))
 
 
-def _chosen_limits() -> Limits:
-    """Draws the form of the rule; returns the limits that it describes. The form's values are part of the address.
+def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], days: float | None = None) -> Row:
+    """Draws the rule and the field of its value; returns their values by name, which are part of the address.
 
-    Raises:
-        UsageError: when the size is invalid.
+    Args:
+        choices: returns the values of a rule that takes some of several.
+        days: the default number of days; by default that of the settings.
     """
-    settings = context.cache().settings
-    keys, invalid = asked_keys(st.query_params.get("keys", ""))
-    rule = _chosen_rule(rules_offered(keys), "keys" if keys else "settings")
-    if invalid:
-        st.caption(f"{counted(invalid, 'invalid key')} in the link.")
+    values: Row = {"rule": _chosen_rule(rules), "keys": st.query_params.get("keys", "")}
+    rule, bound = values["rule"], {"bind": "query-params", "width": 320}
     if rule == "expired":
-        days = settings.expire_days
-        given = st.number_input("Days", 0.0, 36_500.0, days, format="%g", key="days", bind="query-params")
-        return Limits(expire_days=given)
-    if rule == "entries":
-        return Limits(max_entries=st.number_input("Kernels to keep", 0, 10**9, 1000, key="keep", bind="query-params"))
-    if rule == "stale":
-        st.caption("Kernels built by a compiler or a template that is no longer in use.")
-        return Limits(stale_toolchain=True)
-    if rule == "disk":
+        most = context.cache().settings.expire_days if days is None else days
+        values["days"] = st.number_input("Days", 0.0, 36_500.0, most, format="%g", key="days", **bound)
+    elif rule == "entries":
+        values["keep"] = st.number_input("Kernels to keep", 0, 10**9, KEEP, key="keep", **bound)
+    elif rule == "disk":
         label = "Store size limit, % of (free space + store)"
-        return Limits(max_disk_share=st.slider(label, 1, 100, 50, key="share", bind="query-params") / 100)
-    if rule == "bytes":
-        text = st.text_input("Size to keep", "1GiB", key="size", max_chars=40, bind="query-params")
-        return Limits(max_bytes=parse_bytes(text or ""))
-    if rule == "archs":
-        return Limits(archs=frozenset(st.multiselect("Targets", _targets(), key="archs", bind="query-params")))
-    if rule == "keys":
-        st.caption(f"{counted(len(keys), 'kernel')} from the link.")
-        return Limits(keys=keys)
-    if rule == "foreign":
-        st.caption("Kernels in a format that only another version of this program reads. No other rule deletes them.")
-        return Limits(foreign_format=True)
-    return Limits(everything=True) if rule == "all" else context.cache().admin.policy()
+        values["share"] = st.slider(label, 1, 100, SHARE, key="share", bind="query-params")
+    elif rule == "bytes":
+        values["size"] = st.text_input("Size to keep", SIZE, key="size", max_chars=40, **bound)
+    elif rule in ("archs", "versions"):
+        label = "Targets" if rule == "archs" else "Versions"
+        values[rule] = st.multiselect(label, choices(), key=rule, bind="query-params")
+    return values
 
 
-def _chosen_rule(rules: list[str], default: str) -> str:
+def _chosen_rule(rules: Mapping[str, str]) -> str:
     """The chosen rule, or that of the address after a click on a link."""
-    addressed = st.query_params.get("rule", default)
-    if addressed in rules and addressed != st.session_state.get(_ADDRESSED):
+    widgets.accept_old_link("rule", OLD_RULES)
+    default = rule_in({"keys": st.query_params.get("keys", "")}, rules)
+    addressed = rule_in(st.query_params.to_dict(), rules)
+    if addressed != st.session_state.get(_ADDRESSED) or st.session_state.get("rule") not in rules:
         st.session_state["rule"] = addressed
-    rule = st.radio("Delete kernels", rules, format_func=lambda name: RULES[name], key="rule", horizontal=True)
+    rule = st.radio("Delete", list(rules), format_func=lambda name: rules[name], key="rule", horizontal=True)
     st.session_state[_ADDRESSED] = rule
     if rule == default:
         st.query_params.pop("rule", None)
     else:
         st.query_params["rule"] = rule
     return rule
+
+
+def show_outcome() -> None:
+    """Draws the outcome of the deletion that the reader has confirmed before."""
+    if _CLEANED in st.session_state:
+        st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
+
+
+def confirm(
+    count: int,
+    noun: str,
+    permitted: bool,
+    delete: Callable[[str, Callable[[float], object]], str],
+    plural: str = "",
+    label: str = "",
+) -> None:
+    """Draws the typed confirmation of a deletion and its button; the page then shows the outcome.
+
+    Args:
+        delete: deletes what was shown, for the reader of this name, and says which share is done; returns the outcome
+            in words.
+        plural: the plural of the noun, if that is not regular.
+        label: what is deleted, by default so many of the noun.
+    """
+    if not count:
+        st.info("Nothing to delete.", icon=":material/check:")
+        return
+    confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm", permitted=permitted)
+    label = label or counted(count, noun, plural or f"{noun}s")
+    if not st.button(f"Delete {label}", type="primary", icon=":material/delete:", disabled=not confirmed):
+        return
+    bar = st.progress(0.0, "Deleting…")
+    done = guard.act("Deletion stopped.", lambda by: delete(by, lambda part: bar.progress(min(1.0, part), "Deleting…")))
+    bar.empty()
+    if done is not None:
+        st.session_state[_CLEANED] = done
+        st.rerun()
 
 
 def _targets() -> list[str]:
@@ -207,37 +222,38 @@ def _by_arch(plan: EvictionPlan) -> list[Row]:
 
 
 def _draw_plan(preview: Preview) -> None:
-    victims = preview.plan.victims
-    st.caption(f"Reasons: {reason_line(victims)}.")
-    tables.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
-    offset = widgets.paging(len(victims), SHOWN, key="victims-page")
-    page = victims[offset : offset + SHOWN]
-    tables.draw(page, victim_columns(context.titles(victim.key for victim in page)), key="victims")
-    if len(victims) > SHOWN:
-        st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
-    if preview.seen.leftovers:
-        with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
-            tables.draw(preview.seen.leftovers, LEFTOVERS, key="leftovers")
-
-
-def _delete(plan: EvictionPlan) -> None:
-    """Applies a plan, with progress; the page shows the outcome when it is drawn again."""
-    cache, bar, count = context.cache(), st.progress(0.0, "Deleting…"), len(plan.victims)
-
-    def deleted(number: int) -> None:
-        bar.progress(number / count, "Deleting…")
-
-    def apply(by: str) -> Cleaned:
-        # In any case, even if the reader leaves the page: the plan no longer describes the store.
-        del st.session_state[_PLANNED], st.session_state[_SEEN]
-        return cache.admin.evict(plan, by=by, on_progress=deleted)
-
-    cleaned = guard.act("Deletion stopped.", apply)
-    bar.empty()
-    if cleaned is None:
+    plan, left, cache = preview.plan, preview.seen.leftovers, context.cache()
+    st.caption(f"The store as of {human_age(time.time() - preview.seen.entries.made_at)}.")
+    free_bytes = shutil.disk_usage(cache.layout.root).free
+    draw_tiles(plan_tiles(plan, preview.limits, cache.admin.policy(), free_bytes))
+    size = human_bytes(sum(leftover.stored_bytes for leftover in left))
+    leftovers = f" and {counted(len(left), 'leftover file')} ({size})" if left else ""
+    st.caption(
+        f"Will delete {counted(len(plan.victims), 'kernel')} ({human_bytes(plan.freed_bytes)}, "
+        f"{human_ms(plan.compile_s * 1e3)} of compiling){leftovers}. "
+        f"Will keep {counted(plan.kept_entries, 'kernel')} ({human_bytes(plan.kept_bytes)})"
+        f"{f', {plan.foreign:,} of them of another format' if plan.foreign else ''}"
+        f"{f', {plan.pinned:,} of them pinned' if plan.pinned else ''}."
+    )
+    if not plan.victims:
         return
+    st.caption(f"Reasons: {reason_line(plan.victims)}.")
+    tables.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
+    offset = widgets.paging(len(plan.victims), SHOWN, key="victims-page")
+    page = plan.victims[offset : offset + SHOWN]
+    tables.draw(page, victim_columns(context.titles(victim.key for victim in page)), key="victims")
+    if len(plan.victims) > SHOWN:
+        st.caption(f"{rows_shown(offset, len(page), len(plan.victims))}.")
+    if left:
+        with st.expander(f"Leftover files: {len(left):,}"):
+            tables.draw(left, LEFTOVERS, key="leftovers")
+
+
+def _delete(plan: EvictionPlan, by: str, progress: Callable[[float], object]) -> str:
+    # In any case, even if the reader leaves the page: the plan no longer describes the store.
+    del st.session_state[_PLANNED], st.session_state[_SEEN]
+    count = len(plan.victims)
+    cleaned: Cleaned = context.cache().admin.evict(plan, by=by, on_progress=lambda number: progress(number / count))
     skipped = f" {cleaned.skipped:,} skipped: used, replaced or deleted since the preview." if cleaned.skipped else ""
-    freed = f"{counted(cleaned.evicted, 'kernel')}, {human_bytes(cleaned.freed_bytes)}"
     removed = f" Deleted {counted(cleaned.leftovers, 'leftover file')}." if cleaned.leftovers else ""
-    st.session_state[_CLEANED] = f"Deleted {freed}.{skipped}{removed}"
-    st.rerun()
+    return f"Deleted {counted(cleaned.evicted, 'kernel')}, {human_bytes(cleaned.freed_bytes)}.{skipped}{removed}"

@@ -1,4 +1,4 @@
-"""Two logs: what the cache decided on which kernel and why, and who did what to the store."""
+"""The log: what the cache decided on which kernel and why, and who did what to the store."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import tables
-from app.presenters.admin import AUDIT, AUDITED
 from app.presenters.columns import csv_text
-from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching
-from app.presenters.overview import EVENTS
+from app.presenters.decisions import ACTED, acted, counts_text, logged_columns, logged_file, logged_names, matching
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
 from cache_engine.insight.timeline import perfetto_trace
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
-from cache_engine.model.events import ACTS, DAY_S, RECENT, RECENT_ACTS
+from cache_engine.model.events import DAY_S, RECENT, RECENT_ACTS
 
 SHOWN = 50
 
 
-def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Draws one page of the log of decisions, filtered by kind and words."""
+def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """Draws one page of decisions and acts, filtered by kind and words."""
     cache = context.cache()
-    everything, damaged = cache.admin.recent_decisions()
+    decided, damaged = cache.admin.recent_decisions()
+    acts = context.ask(queries.acts, tuple(ACTED), limit=RECENT_ACTS + RECENT)
+    everything = sorted([*decided, *map(acted, acts)], key=lambda one: -one.at)
     if not everything:
-        st.info("The log is empty. Misses, choices of a config and evictions are logged.", icon=":material/rule:")
+        st.info(
+            "The log is empty. It has misses, choices of a config, evictions, and who cleaned, repaired or imported.",
+            icon=":material/rule:",
+        )
         return
     st.text(counts_text(everything, damaged))
     left, right = st.columns(2)
-    kinds = left.multiselect("Kinds", KINDS, key="kind", bind="query-params", placeholder="All kinds")
+    kinds = left.multiselect(
+        "Kinds", (*KINDS, *ACTED.values()), key="kind", bind="query-params", placeholder="All kinds"
+    )
     text = right.text_input("Words", key="about", bind="query-params", placeholder="4096x7168 evicted", help=_ABOUT)
     names = logged_names(everything)
     found = matching(everything, names, kinds, text or "")
@@ -38,13 +43,15 @@ def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no p
         st.caption("Details show the calculation. For what would be compiled ahead now, run this command:")
         widgets.command("demand", "--promote", "--dry-run")
     if not found:
-        st.info("No matching decisions.", icon=":material/search_off:")
+        st.info("Nothing matches.", icon=":material/search_off:")
         return
-    offset = widgets.paging(len(found), SHOWN, key="decisions-page")
+    offset = widgets.paging(len(found), SHOWN, key="log-page")
     page = found[offset : offset + SHOWN]
     zone = context.timezone()
     st.caption(f"{rows_shown(offset, len(page), len(found))}, newest first.")
-    tables.draw(page, logged_columns({**names, **context.titles(one.key for one in page)}), key="decisions")
+    tables.draw(
+        page, logged_columns({**names, **context.titles(one.key for one in page)}), key="entries-of-log", label="Log"
+    )
 
     def file() -> str:
         return csv_text(logged_file(found, names, zone))
@@ -59,29 +66,7 @@ def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no p
             help="A trace of compiles, waits, hits and evictions by process, to open on ui.perfetto.dev.",
             on_click="ignore",
         )
-        st.download_button("Download all as CSV", file, "decisions.csv", "text/csv", on_click="ignore")
+        st.download_button("Download all as CSV", file, "log.csv", "text/csv", on_click="ignore")
 
 
 _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, details, or who decided. Each must appear."
-
-
-def draw_audit(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Draws one page of the audit log, filtered by kind of action."""
-    counts = context.ask(queries.events_by_kind)
-    st.caption(
-        f"From the journal: store-wide actions (last {RECENT_ACTS:,}) and single-kernel events (last {RECENT:,})."
-    )
-
-    def label(kind: str) -> str:
-        return f"{EVENTS.get(kind, kind).capitalize()} ({counts.get(kind, 0):,})"
-
-    chosen = st.multiselect("Show", list(AUDITED), format_func=label, key="kinds", placeholder="All actions")
-    kinds = tuple(chosen) or ACTS
-    total = sum(counts.get(kind, 0) for kind in kinds)
-    if not total:
-        st.info("No matching events.", icon=":material/history:")
-        return
-    offset = widgets.paging(total, SHOWN, key="audit-page")
-    rows = context.ask(queries.acts, kinds, limit=SHOWN, offset=offset)
-    st.caption(f"{rows_shown(offset, len(rows), total)}, newest first.")
-    tables.draw(rows, AUDIT, key="audit")

@@ -11,7 +11,8 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app import context, guard, widgets
 from app.components import into_view, tables
-from app.presenters.admin import IMPORTED, INCOMING, asked_keys, incoming_sums, safe_name
+from app.presenters.admin import IMPORTED, INCOMING, incoming_sums, safe_name
+from app.presenters.cleaning import asked_keys
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundle_facts import describe

@@ -84,11 +84,12 @@ def _draw_import(permitted: bool) -> None:
     taken = guard.act("Import failed.", take)
     if taken is None:
         return
-    names = {one.fingerprint(): name for name, one in chips.items()}
-    of = names.get(taken.fingerprint, taken.fingerprint[:12])
-    said = f"Imported {counted(taken.taken, 'result')} of {of}; {taken.present:,} already in the store."
-    st.success(said, icon=":material/check_circle:")
-    widgets.page_link("predict", "See saved results", "database", e_kind="Saved results")
+    st.success(
+        f"Imported {counted(taken.taken, 'result')}; {taken.present:,} already in the store.",
+        icon=":material/check_circle:",
+    )
+    st.text(f"Chip: {context.cache().evaluations.snapshot(taken.fingerprint).chip} ({taken.fingerprint[:12]})")
+    widgets.page_link("predict", "See saved results", "database", e_kind="Saved results", e_q=taken.fingerprint[:12])
     if taken.refused:
         st.warning(f"{counted(len(taken.refused), 'result')} refused.", icon=":material/warning:")
         for name, reason in taken.refused[:SHOWN]:

@@ -1,28 +1,29 @@
-"""The tab that deletes entries of other frameworks' caches: rules, a preview with reasons, and a confirmation."""
+"""The part Clean for other frameworks' caches: which entries a rule deletes and why, and which stay."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, widgets
+from app.admin.cleanup import choose_rule, confirm, show_outcome
 from app.caches import entries, scan
 from app.components import tables
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
+from app.presenters.cleaning import DAYS, OTHER_RULES, PREFIX, other_cleaning
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.cleanup import Cleaning, cleaning
 from cache_engine.frameworks.deletion import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
 from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import framework_queries as queries
-from cache_engine.settings import parse_bytes
 from cache_engine.units import counted, human_bytes
 
-DAYS, VERSIONS, SIZE, EVERYTHING = RULES = ("Unused for days", "Made by versions", "Down to a size", "All that match")
 SHOWN = 200
-_PLANNED, _CLEANED = "planned in caches", "cleaned in caches"
+_PLANNED = "planned in caches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,53 +36,38 @@ class Preview:
     plans: Plans
 
 
-def draw() -> None:
-    """Draws the tab: the form of the rules, the preview of the deletion, and its confirmation."""
-    if _CLEANED in st.session_state:
-        st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
-    permitted = guard.door()
+def draw(permitted: bool) -> None:
+    """Draws the form of the rule, the preview of the deletion from other frameworks' caches, and its confirmation."""
+    show_outcome()
     st.caption(
         "Deletes in ways that fail no process that uses the cache meanwhile; where no such way is known, entries stay."
     )
+    takes = entries.chosen(prefix=PREFIX)
+    values = choose_rule(OTHER_RULES, _versions, DAYS)
+    irs_only = st.toggle("Only their IRs: the kernels stay cached", key="irs", bind="query-params")
+    chosen = {"words": takes.text, "kind": takes.kinds, "arch": takes.archs, "state": takes.states}
     try:
-        rules = _rules()
+        rules, _ = other_cleaning({**values, **{f"{PREFIX}{name}": value for name, value in chosen.items()}})
     except GemmCacheError as error:
         widgets.problem("Could not build the preview.", str(error))
         return
-    irs_only = st.toggle("Only their IRs: the kernels stay cached", key="irs", bind="query-params")
     preview: Preview | None = st.session_state.get(_PLANNED)
     if st.button("Preview", icon=":material/preview:"):
-        preview = _preview(rules, irs_only=irs_only)
-        st.session_state[_PLANNED] = preview
-        st.session_state["confirm-caches"] = ""
+        preview = st.session_state[_PLANNED] = _preview(rules, irs_only=irs_only)
+        st.session_state["confirm"] = ""
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
     document = cleaning(preview.chosen, preview.plans, {}, preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
-    if not count:
-        return
-    confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm-caches", permitted=permitted)
-    what = f"the IRs of {counted(count, 'entry', 'entries')}" if irs_only else counted(count, "entry", "entries")
-    if st.button(f"Delete {what}", type="primary", icon=":material/delete:", disabled=not confirmed):
-        _delete(preview)
+    of_irs = f"the IRs of {counted(count, 'entry', 'entries')}" if irs_only else ""
+    confirm(
+        count, "entry", permitted, lambda by, progress: _delete(preview, by, progress), plural="entries", label=of_irs
+    )
 
 
-def _rules() -> CleaningRules:
-    """Draws the form; returns its rules, which are part of the address. Raises ``UsageError`` for an invalid size."""
-    takes = entries.chosen(prefix="c_")
-    rule = widgets.choose_one("Delete", RULES, DAYS, key="rule")
-    if rule == DAYS:
-        days = st.number_input("Days", 0.0, 36_500.0, 30.0, format="%g", key="days", bind="query-params", width=200)
-        return CleaningRules(takes, unused_days=days)
-    if rule == VERSIONS:
-        known = sorted({str(row["value"]) for row in context.ask(queries.counted, "version")})
-        chosen = st.multiselect("Versions", known, key="versions", bind="query-params")
-        return CleaningRules(takes, versions=tuple(chosen) or ("",))  # none chosen: none deleted
-    if rule == SIZE:
-        text = st.text_input("Size to keep", "1GiB", key="size", max_chars=40, bind="query-params", width=200)
-        return CleaningRules(takes, max_bytes=parse_bytes(text or ""))
-    return CleaningRules(takes)
+def _versions() -> list[str]:
+    return sorted({str(row["value"]) for row in context.ask(queries.counted, "version")})
 
 
 def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
@@ -118,37 +104,24 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
         widgets.command("caches", "clean", *cleaning_arguments(rules, kinds), "--offline")
 
 
-def _delete(preview: Preview) -> None:
-    """Deletes what the preview showed; the page shows the outcome when it is drawn again."""
-    cache, bar = context.cache(), st.progress(0.0, "Deleting…")
+def _delete(preview: Preview, by: str, progress: Callable[[float], object]) -> str:
+    # In any case, even if the reader leaves the page: the plan no longer describes the caches.
+    del st.session_state[_PLANNED]
     plans = {place: plan for place, plan in preview.plans.items() if isinstance(plan, DeletePlan) and plan.deletions}
-    count, before = sum(len(plan.deletions) for plan in plans.values()), 0
+    count, before, done = sum(len(plan.deletions) for plan in plans.values()), 0, list[Deleted]()
+    try:
+        for place, plan in plans.items():
 
-    def apply(by: str) -> list[Deleted]:
-        nonlocal before
-        # In any case, even if the reader leaves the page: the plan no longer describes the caches.
-        del st.session_state[_PLANNED]
-        done = []
-        try:
-            for place, plan in plans.items():
+            def deleted(number: int, before: int = before) -> None:
+                progress((before + number) / count)
 
-                def deleted(number: int, before: int = before) -> None:
-                    bar.progress(min(1.0, (before + number) / count), "Deleting…")
-
-                done.append(cache.admin.clean_other(place, plan, by=by, on_progress=deleted))
-                before += len(plan.deletions)
-        finally:
-            scan.scanner().forget()
-        return done
-
-    done = guard.act("Deletion stopped.", apply)
-    bar.empty()
-    if done is None:
-        return
+            done.append(context.cache().admin.clean_other(place, plan, by=by, on_progress=deleted))
+            before += len(plan.deletions)
+    finally:
+        scan.scanner().forget()
     freed = human_bytes(sum(each.size_bytes for each in done))
-    gone = counted(sum(len(each.ids) for each in done), "entry", "entries")
-    stayed = count - sum(len(each.ids) for each in done)
-    meanwhile = f" {counted(stayed, 'entry', 'entries')} stayed: used or changed since the preview." if stayed else ""
-    what = f"the IRs of {gone}" if preview.irs_only else gone
-    st.session_state[_CLEANED] = f"Deleted {what}, {freed}.{meanwhile}"
-    st.rerun()
+    gone = sum(len(each.ids) for each in done)
+    stayed = counted(count - gone, "entry", "entries")
+    meanwhile = f" {stayed} stayed: used or changed since the preview." if gone < count else ""
+    what = counted(gone, "entry", "entries")
+    return f"Deleted {f'the IRs of {what}' if preview.irs_only else what}, {freed}.{meanwhile}"

@@ -123,10 +123,10 @@ def draw_entries(view: str, frameworks: dict[str, str]) -> None:
         entries.draw(frameworks.get(view))
 
 
-def draw_cleaning(permitted: bool) -> None:  # noqa: ARG001 (its own door has the same answer)
+def draw_cleaning(permitted: bool) -> None:
     """Draws the tab in which readers delete entries of other frameworks' caches."""
     if known():
-        cleanup.draw()
+        cleanup.draw(permitted)
 
 
 def known() -> list[Row]:

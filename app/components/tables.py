@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -31,6 +32,7 @@ def draw(
     label: str = "",
     only: Collection[str] | None = None,
     saved: bool = True,
+    stays: bool = False,
 ) -> None:
     """Draws a table with a row for each value. A click on a link opens its page in this tab.
 
@@ -38,6 +40,7 @@ def draw(
         label: the content of the table in words, for screen readers and as the name of the file; by default its key.
         only: the columns to draw; by default all. The file has all.
         saved: whether to draw a button that saves the table as CSV.
+        stays: whether links lead to this page with other parameters, but none of a widget.
     """
     everything, zone = list(values), context.timezone()
     values = everything[:MOST_ROWS]
@@ -50,7 +53,7 @@ def draw(
         for row in shown:
             row[at]["bar"] = max(0, row[at].get("value", 0)) / most if most > 0 else 0
     file = csv_text(rows_of(everything, columns, zone)) if saved else ""
-    draw_cells(drawn if values else [], shown, key=key, label=label, file=file)
+    draw_cells(drawn if values else [], shown, key=key, label=label, file=file, stays=stays)
 
 
 def draw_cells(
@@ -61,12 +64,14 @@ def draw_cells(
     label: str = "",
     file: str = "",
     even: bool = False,
+    stays: bool = False,
 ) -> None:
     """Draws a table of cells as ``presenters.columns.cells`` makes them; a cell with ``mark`` stands out.
 
     Args:
         file: the content of the CSV file that a button saves; empty for no button.
         even: whether all columns have the same width, so that they stand below those of another such table.
+        stays: as for ``draw``.
     """
     links = [cell for row in shown for cell in row if "href" in cell]
     for cell in links:
@@ -89,11 +94,19 @@ def draw_cells(
             "file": file,
             "even": even,
         },
-        on_open_change=lambda: None,  # a trigger needs a callback
+        on_open_change=partial(_choose, key, {cell["href"] for cell in links} if stays else ()),
     )
-    if told.open in [cell["href"] for cell in links]:
+    if not stays and told.open in [cell["href"] for cell in links]:
         page, _, asked = told.open.partition("?")
         st.switch_page(f"../pages/{page.strip('./') or 'overview'}.py", query_params=parse_qs(asked))
+
+
+def _choose(key: str, links: Collection[str]) -> None:
+    """Gives this page those parameters of a link that no widget has. Called before the page is drawn."""
+    link = st.session_state[key].open
+    for name, values in parse_qs(link.partition("?")[2]).items() if link in links else ():
+        if name not in st.session_state:
+            st.query_params[name] = values
 
 
 def show(rows: Sequence[Row], *, key: str, label: str = "", kinds: Mapping[str, Kind] | None = None) -> None:

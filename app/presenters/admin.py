@@ -9,11 +9,8 @@ from datetime import tzinfo
 from pathlib import Path
 
 from app.presenters.columns import Column
-from app.presenters.overview import event_words
 from app.presenters.shared import Row, Tile, kernel_address, moment
 from cache_engine.insight.inspection import titled
-from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
-from cache_engine.model.key import is_key
 from cache_engine.settings import Settings, variable
 from cache_engine.store.pack import SUFFIX
 from cache_engine.units import counted, human_age, human_bytes
@@ -21,34 +18,6 @@ from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import Examined, Item
-
-RULES = {
-    "settings": "Apply configured limits",
-    "expired": "Unused for N days",
-    "stale": "Stale toolchain",
-    "entries": "Keep at most N kernels",
-    "bytes": "Keep at most N GB",
-    "disk": "Keep at most N% of disk",
-    "archs": "Selected targets",
-    "keys": "Selected kernels",
-    "foreign": "Another format",
-    "all": "Everything",
-}
-AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
-"""The kinds of events by which the audit log can be filtered, those of readers' acts first."""
-
-
-def asked_keys(text: str) -> tuple[frozenset[str], int]:
-    """The keys of a link (``keys=KEY,KEY``), and how many of its parts are invalid."""
-    parts = [part.strip().lower() for part in text.split(",") if part.strip()]
-    keys = frozenset(part for part in parts if is_key(part))
-    return keys, len(set(parts) - keys)
-
-
-def rules_offered(keys: Iterable[str]) -> list[str]:
-    """The rules to choose from: selected kernels only where a link names some."""
-    return [rule for rule in RULES if rule != "keys" or keys]
-
 
 # ---- Cleanup ----
 
@@ -198,7 +167,7 @@ def safe_name(name: str) -> str:
     return f"{stem.removesuffix(SUFFIX)[:80].strip('.-') or 'uploaded'}{SUFFIX}"
 
 
-# ---- Index, settings, audit ----
+# ---- Index and settings ----
 
 
 def index_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
@@ -247,13 +216,3 @@ def _setting_value(settings: Settings, name: str, root: Path) -> str:
     shown = settings.shown(name)
     size = getattr(settings, name)
     return f"{human_bytes(size)} ({shown})" if name.endswith("_bytes") and size is not None else shown
-
-
-AUDIT = (
-    Column("When", "happened_at", "age"),
-    Column("Action", event_words),
-    Column("Who", lambda row: row["done_by"] or "unknown"),
-    Column("Size", lambda row: human_bytes(row["stored_bytes"]) if row["stored_bytes"] else ""),
-    Column("Details", "detail"),
-    Column("Key", lambda row: row["key"][:12]),
-)

@@ -38,6 +38,9 @@ class Column:
         title: a function from a row to the text that a list shows when the reader points at its cell.
         hidden: whether a list shows it only to readers who choose it.
         bar: whether a plain table draws a bar behind each number, as long as its share of the column's largest number.
+        weight: for a link, a function from a row to the part of the cell that a bar fills, from 0 to 1, by which the
+            column is sorted; ``None`` for no bar.
+        alert: whether a row's bar and text have the colour of a warning.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Column:
     title: Callable[[Any], str] | None = None
     hidden: bool = False
     bar: bool = False
+    weight: Callable[[Any], float | None] | None = None
+    alert: Callable[[Any], bool] | None = None
 
     @property
     def is_numeric(self) -> bool:
@@ -86,7 +91,14 @@ def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
     value = column.value(row, zone)
     if column.kind == "link":
         words = column.words(row) if callable(column.words) else column.words if value else ""
-        return {"text": words, "href": str(value)} if value else {"text": words}
+        weight = None if column.weight is None else column.weight(row)
+        return {
+            "text": words,
+            **({"href": str(value)} if value else {}),
+            **({} if weight is None else {"value": weight, "bar": weight}),
+            **({"alert": True} if column.alert is not None and column.alert(row) else {}),
+            **({} if column.title is None else {"title": column.title(row)}),
+        }
     if value is None:
         return {"text": _NONE}
     if isinstance(value, datetime):

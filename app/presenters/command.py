@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.addresses import BY_TARGET, KIND, OF_A_MODEL, SQL, STORAGE, STORED
-from app.presenters.admin import asked_keys
-from app.presenters.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
+from app.addresses import BY_TARGET, KIND, OF_A_MODEL, OTHERS, SQL, STORAGE, STORED
+from app.presenters.cleaning import other_cleaning, own_cleaning, several
+from app.presenters.forms import (
+    AS_INPUTS,
+    OWN_TABLE,
+    WITHOUT,
+    Field,
+    command_of,
+    pass_form,
+    shape_form,
+    table_form,
+    tune_form,
+)
+from app.presenters.shared import Row
+from cache_engine.errors import UsageError
 from cache_engine.index.queries import FACETS
+from cache_engine.model.decision import KINDS
+from cache_engine.model.gemm.kinds import OUT_DTYPES, DType
 
 Values = Mapping[str, Any]
 
@@ -19,8 +33,6 @@ _TABS = {
     "Packs": ("pack", "export", "kernels.gemmpack"),
     "Index": ("store", "sync"),
     "Settings": ("doctor", "--settings"),
-    "Audit log": ("log", "--audit"),
-    "Decisions": ("log",),
     "Findings": ("caches", "doctor"),
     "Directories": ("caches",),
 }
@@ -50,10 +62,10 @@ def _kernels(values: Values, _: str) -> tuple[str, ...]:
     if values.get("view") == BY_TARGET:
         return ("stats", "--by", "arch")
     if values.get("view") not in (None, STORED, SQL):  # entries of one framework or of all
-        kinds = [f"--kind={kind}" for kind in _several(values.get(KIND) or values.get("kind"))]
+        kinds = [f"--kind={kind}" for kind in several(values.get(KIND) or values.get("kind"))]
         return ("caches", "ls", *([str(values["words"])] if values.get("words") else []), *kinds)
     text = str(values.get("q") or values.get("text") or "").split()
-    options = [f"--{facet}={value}" for facet in FACETS[:4] for value in _several(values.get(facet))]
+    options = [f"--{facet}={value}" for facet in FACETS[:4] for value in several(values.get(facet))]
     if values.get("sort"):
         options.append(f"--sort={str(values['sort']).replace(' ', '-')}")
     if values.get("asc") in (True, "true", "1"):
@@ -76,13 +88,13 @@ def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
     if not values.get("model"):
         return None
     dtype = [f"--dtype={values['dtype']}"] if values.get("dtype") else []
-    targets = [f"--arch={arch}" for arch in _several(values.get("archs"))]
+    targets = [f"--arch={arch}" for arch in several(values.get("archs"))]
     return ("warm", str(values["model"]), "--dry-run", "--by=shape", *targets, *dtype)
 
 
 def _demand(values: Values, _: str) -> tuple[str, ...]:
-    by = str(values.get("by") or "").lower()
-    return ("demand", "--by", by) if by in ("kernel", "model", "target") else ("demand",)
+    span = {**_SPANS, "28 days": "28d"}.get(str(values.get("span")))
+    return ("demand", "--since", span) if span else ("demand",)
 
 
 def _workload(values: Values, arch: str) -> tuple[str, ...] | None:
@@ -90,17 +102,22 @@ def _workload(values: Values, arch: str) -> tuple[str, ...] | None:
 
 
 def _compile(values: Values, arch: str) -> tuple[str, ...]:
-    verb, form, prefix = {
-        "Whole model": ("warm", table_form(arch), "t_"),
-        "Tune": ("tune", tune_form(arch), "u_"),
-    }.get(str(values.get("what")), ("compile", shape_form(arch), "s_"))
-    asked = {one.name: values.get(prefix + one.name, one.default) for one in form}
+    verb, form = {
+        "Whole model": ("warm", table_form(arch)),
+        "Tune": ("tune", tune_form(arch)),
+    }.get(str(values.get("what")), ("compile", shape_form(arch)))
+    asked = _of_form(values, form)
     if asked.get("model") == OWN_TABLE:
         asked["model"] = "shapes.csv"
     return tuple(command_of(verb, form, asked))
 
 
-def _evaluations(values: Values, _: str) -> tuple[str, ...]:
+def _of_form(values: Values, form: Iterable[Field]) -> Row:
+    """The values of a form's fields by their names, as the command line takes them."""
+    return {one.name: values.get(one.key, one.default) for one in form}
+
+
+def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
     kind = values.get("e_kind")
     if kind == "More":
         kind = values.get("e_more") or "Validation"
@@ -110,53 +127,44 @@ def _evaluations(values: Values, _: str) -> tuple[str, ...]:
         return ("evaluations", "ls")
     chip = ("--chip", str(values.get("e_chip") or "H100"))
     if kind == "Whole model":
-        return ("evaluate", str(values.get("e_model") or ""), *chip, *_options(values, _OF_MODEL))
-    sizes = [str(values.get(f"e_{size}") or default) for size, default in (("m", 4096), ("n", 7168), ("k", 2048))]
-    return ("evaluate", *sizes, *chip, *_options(values, _OF_SHAPE))
+        model, dtype = (one.arguments(values.get(one.key, one.default)) for one in pass_form())
+        of_model = [f"--{option}={values[f'e_{key}']}" for option, key in _OF_MODEL.items() if values.get(f"e_{key}")]
+        return ("evaluate", *model, *chip, *(_evaluated(word) for word in dtype), *of_model)
+    shape = {one: values.get(one.key, one.default) for one in shape_form(arch) if one.name in _EVALUATED}
+    if values.get("s_mode", WITHOUT) != WITHOUT:
+        return None  # the command line has no groups of rows
+    given = [part for one, value in shape.items() for part in one.arguments(value)]
+    dtype = values.get("s_dtype", DType.BF16)
+    output = OUT_DTYPES.get(dtype, (dtype,))[0]
+    if values.get("s_out_dtype", AS_INPUTS) == AS_INPUTS and output not in (DType.BF16, dtype):
+        given += ["--out-dtype", output]  # a kernel's default, which is not the evaluator's
+    return ("evaluate", *map(_evaluated, given), *chip)
 
 
-_OF_SHAPE = {"batch": "e_batch", "dtype": "e_dtype", "out-dtype": "e_out_dtype"}
-_OF_MODEL = {
-    "m": "e_tokens", "phase": "e_phase", "dtype": "e_model_dtype", "tp": "e_tp", "ep": "e_ep", "dp": "e_dp",
-    "skew": "e_skew",
-}  # fmt: skip
+_EVALUATED = ("m", "n", "k", "batch", "dtype", "out_dtype", "scales")
+_OF_MODEL = {"m": "tokens", "phase": "phase", "tp": "tp", "ep": "ep", "dp": "dp", "skew": "skew"}
 
 
-def _options(values: Values, named: Mapping[str, str]) -> list[str]:
-    return [f"--{option}={values[key]}" for option, key in named.items() if values.get(key)]
+def _evaluated(word: object) -> str:
+    """A word of a command with the evaluator's name of an element type: both types of fp8 are one."""
+    return str(word).partition("_")[0] if str(word).startswith("fp8_") else str(word)
 
 
 def _storage(values: Values, _: str) -> tuple[str, ...] | None:
     part = str(values.get("part") or "Clean")
     tab = str(values.get("tab") or values.get(part.lower()) or STORAGE.get(part, STORAGE["Clean"])[0])
-    if tab == "This store":
-        rule = _clean_options(values)
-        return None if rule is None else ("clean", *rule)
-    kinds = [f"--kind={kind}" for kind in _several(values.get("kind"))] if tab == "Decisions" else []
-    return (*_TABS[tab], *kinds) if tab in _TABS else None
-
-
-def _clean_options(values: Values) -> list[str] | None:
-    """The options for the rule that is chosen in Cleanup; ``None`` if the rule has no value yet."""
-    rule = str(values.get("rule") or ("keys" if values.get("keys") else "settings"))
-    if rule in ("archs", "keys"):
-        named = _several(values.get("archs")) if rule == "archs" else sorted(asked_keys(str(values.get("keys")))[0])
-        return [f"--{rule[:-1]}={one}" for one in named] or None
-    days, share = values.get("days"), values.get("share")
-    options = {
-        "expired": "--expired" if days is None else f"--days={float(days):g}",
-        "stale": "--stale=toolchain",
-        "entries": f"--max-entries={values.get('keep', 1000)}",
-        "bytes": f"--max-bytes={values.get('size', '1GiB')}",
-        "disk": f"--max-bytes={50 if share is None else int(share)}%",
-        "foreign": "--stale=format",
-        "all": "--all",
-    }
-    return [options[rule]] if rule in options else []
-
-
-def _several(value: object) -> Sequence[str]:
-    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)] if value else []
+    if tab in STORAGE["Clean"]:
+        verb, cleaning = (("caches", "clean"), other_cleaning) if tab == OTHERS else (("clean",), own_cleaning)
+        try:
+            arguments = cleaning(values)[1]
+        except UsageError:  # no size
+            return None
+        return None if arguments is None else (*verb, *arguments)
+    if tab == "Log":
+        kinds = several(values.get("kind"))
+        decided = [f"--kind={kind}" for kind in kinds if kind in KINDS]
+        return ("log", "--audit") if kinds and not decided else ("log", *decided)
+    return _TABS.get(tab)
 
 
 _PAGES = {
@@ -165,7 +173,7 @@ _PAGES = {
     "Kernel": _kernel,
     "Compare": _compare,
     "Workload": _workload,
-    "Compile": lambda values, arch: ("farm", "status") if values.get("what") == "Farm" else _compile(values, arch),
+    "Compile": _compile,
     "Predict": _evaluations,
     "Storage": _storage,
 }

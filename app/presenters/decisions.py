@@ -1,4 +1,4 @@
-"""The log of the cache's decisions; the causes of the latest misses, and the kernels that these misses compiled."""
+"""The log: decisions of the cache and acts of people; and the causes of the latest misses with their kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from urllib.parse import urlencode
 
 from app.addresses import tab_address
 from app.presenters.columns import Column, rows_of
+from app.presenters.overview import EVENTS
 from app.presenters.shared import Row, kernel_address, moment
 from cache_engine.model import decision
+from cache_engine.model.events import ACTS, SET_ASIDE
 from cache_engine.model.key import is_key
-from cache_engine.units import counted
+from cache_engine.units import counted, human_bytes
 
 _SHAPE = re.compile(r"(?:\d+x)?(\d+)x(\d+)")
 
@@ -30,6 +32,18 @@ DECISIONS = (
 )
 
 
+ACTED = {kind: EVENTS[kind] for kind in (*ACTS, SET_ASIDE)}
+"""The kinds of acts of people and of automatic cleanups in the log, each with its words, which are its kind there."""
+
+
+def acted(event: Row) -> decision.Decision:
+    """An event of the index about an act, as an entry of the log."""
+    size = human_bytes(event["stored_bytes"]) if event["stored_bytes"] else ""
+    detail = ", ".join(filter(None, (event["detail"], size)))
+    at, by = event["happened_at"] or 0.0, event["done_by"] or "unknown"
+    return decision.Decision(kind=ACTED[event["kind"]], at=at, key=event["key"], detail=detail, by=by)
+
+
 def logged_columns(names: Mapping[str, str]) -> list[Column]:
     """The columns of decisions on several kernels: each kernel is a link to all decisions about that kernel.
 
@@ -43,7 +57,7 @@ def logged_columns(names: Mapping[str, str]) -> list[Column]:
         "link",
         lambda one: names.get(one.key) or one.name or one.key[:12],
     )
-    return [when, kind, kernel, *others]
+    return [when, Column("What", kind.of), kernel, *others]
 
 
 def logged_file(decisions: Sequence[decision.Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
@@ -75,11 +89,12 @@ def matching(
 
 
 def counts_text(decisions: Collection[decision.Decision], damaged: int) -> str:
-    """The number of decisions of each kind, the most frequent first."""
-    counts = Counter(one.kind if one.kind in decision.KINDS else "another" for one in decisions)
+    """The number of entries of each kind, the most frequent first."""
+    known = {*decision.KINDS, *ACTED.values()}
+    counts = Counter(one.kind if one.kind in known else "another" for one in decisions)
     kinds = ", ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())
     skipped = f" {counted(damaged, 'line')} skipped: Integrity says why." if damaged else ""
-    return f"{counted(len(decisions), 'decision')}. {kinds}.{skipped}"
+    return f"{counted(len(decisions), 'entry', 'entries')}. {kinds}.{skipped}"
 
 
 def _has(one: decision.Decision, names: Mapping[str, str], words: Iterable[tuple[str, str]]) -> bool:
@@ -182,7 +197,7 @@ def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, fl
 def _logged(row: Row) -> str:
     """The address of the log of decisions, filtered to the misses with a row's cause."""
     about = str(WHY.get(row["reason"], row["reason"])).lower()
-    return f"storage?{urlencode({**tab_address('Decisions'), 'kind': decision.MISS, 'about': about})}"
+    return f"storage?{urlencode({**tab_address('Log'), 'kind': decision.MISS, 'about': about})}"
 
 
 CAUSES = (

@@ -20,9 +20,9 @@ from app.presenters.shared import COLOURS, Row, Tile
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import GPUS, Gpu, chip_of
 from cache_engine.evaluator.gpu import DTYPES, Prediction, predict
+from cache_engine.evaluator.grouped import Work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate, most_tiles
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.insight.passes import Operation, Priced
@@ -77,21 +77,6 @@ def chip_text(chip: Chip) -> str:
     """A chip's description for ``described_chip``, in few characters."""
     fields = chip.to_dict() if isinstance(chip, Hardware) else asdict(chip)
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-
-
-def evaluate_on(
-    kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
-) -> Priced:
-    """The costs of a problem on a chip, from the stored results if they have it. A new result is not stored.
-
-    Raises:
-        SearchStopped: when ``may_go_on`` says no before a search ends.
-    """
-    if isinstance(chip, Gpu):
-        return Priced(Operation(label, problem, 1), chip, predict(problem, chip))
-    stored = kept.look_up(problem, chip)
-    found = evaluate(problem, chip, may_go_on=may_go_on) if stored is None else stored.evaluation
-    return Priced(Operation(label, problem, 1), chip, found)
 
 
 def evaluation_tiles(evaluated: Priced) -> list[Tile]:
@@ -173,16 +158,14 @@ def comparison_table(evaluated: Sequence[Priced]) -> list[Row]:
     ]
 
 
-def heat_map(
-    problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
-) -> list[list[float | None]]:
+def heat_map(problem: Work, chip: Chip, may_go_on: Callable[[], bool] = lambda: True) -> list[list[float | None]]:
     """Share of the peak rate for each n (rows) and m (columns) of ``HEAT_SIZES``; k, types and batch as in the problem.
 
     Cells that were not searched, because ``may_go_on`` returned false before, are ``None``.
     """
 
     def share(m: int, n: int) -> float | None:
-        one = EvaluationProblem(m, n, problem.k, problem.batch, problem.dtype, problem.out_dtype)
+        one = EvaluationProblem(m, n, problem.k, problem.batch, problem.dtype, problem.out_dtype, problem.scales)
         if isinstance(chip, Gpu):
             return Priced(Operation("", one, 1), chip, predict(one, chip)).utilization
         try:

@@ -1,8 +1,12 @@
-"""The forms of the page Compile, for a single shape, a whole model and tuning, and the commands that they make."""
+"""The form of a problem on Compile and Predict: its fields, the problems that it describes, and its commands.
+
+Every field stands once, and has one name in addresses and the session, so a value follows the reader between pages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -24,7 +28,10 @@ AS_SET, ON, OFF = "as set", "on", "off"
 OWN_TABLE = "CSV file"
 """The choice, among the models, of a table of shapes that the reader uploads."""
 STDIN = "/dev/stdin"
+PREFIX = "s_"
+"""What the name of every field begins with in addresses and the session."""
 LONGEST_TEXT = 200
+_MOST_DIGITS = 20
 
 
 class FieldKind(Enum):
@@ -43,7 +50,7 @@ class Field:
     """One field of a form.
 
     Attributes:
-        name: the field's name; in the address, it follows the form's prefix.
+        name: the field's name in a job's request; in the address and the session it is the field's ``key``.
         option: the option of the command that the value is for; empty for an argument.
         default: left out of the command, unless ``always``.
         choices: the values to choose from.
@@ -64,6 +71,12 @@ class Field:
     rare: bool = False
     always: bool = False
 
+    @property
+    def key(self) -> str:
+        """The field's name in addresses and the session, where no field of another page has it."""
+        several_targets = self.name == "arch" and self.kind is FieldKind.SEVERAL
+        return f"{PREFIX}{'targets' if several_targets else self.name}"
+
     def arguments(self, value: Any) -> list[str]:
         """The arguments of the command for a value."""
         if not self.option:
@@ -78,6 +91,21 @@ class Field:
         if self.joined:
             texts = [self.joined.join(texts)]
         return [part for text in texts for part in (self.option, text)]
+
+    def from_address(self, texts: Sequence[str]) -> Any:
+        """The value that an address states; ``takes`` says whether the form can show it."""
+        if self.kind is FieldKind.SEVERAL:
+            return [text for text in texts if text in self.choices]
+        text = texts[-1] if texts else ""
+        if self.kind is FieldKind.NUMBER:
+            return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else text
+        return {"true": True, "false": False}.get(text.lower()) if self.kind is FieldKind.SWITCH else text
+
+    def in_address(self, value: Any) -> list[str]:
+        """A value as an address states it."""
+        if self.kind is FieldKind.SEVERAL:
+            return [str(each) for each in value] or [""]
+        return [str(value).lower() if self.kind is FieldKind.SWITCH else str(value)]
 
     def takes(self, value: object) -> bool:
         """Whether the form can show a value; a job's file may hold anything."""
@@ -147,6 +175,11 @@ _OF_TABLES = {
 }
 
 
+_OLD_NAME = re.compile(
+    f"(?:[tue]_)?({'|'.join(_OF_PROBLEM)}|arch|compiler|family|families|config|force|model|tokens|top)"
+)
+
+
 def shape_form(default_arch: str) -> tuple[Field, ...]:
     """The form of a single shape: the options that choose its kernel, the most often changed at the top."""
     return (
@@ -167,12 +200,23 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
     )  # fmt: skip
 
 
+def prediction_form(default_arch: str) -> tuple[Field, ...]:
+    """The form of a single shape on Predict: no option of a compile, but all that the kernel's request has."""
+    return tuple(one for one in shape_form(default_arch) if one.name != "force")
+
+
+def pass_form() -> tuple[Field, Field]:
+    """The form of a whole model on Predict, which has further fields of its own."""
+    models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
+    return Field("model", "Model", FieldKind.CHOICE, models[0], choices=models), _OF_PROBLEM["dtype"]
+
+
 def table_form(default_arch: str) -> tuple[Field, ...]:
     """The form of a whole model: the options of ``gemm-cache warm``."""
-    models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
+    model, dtype = pass_form()
     return (
-        Field("model", "Model", FieldKind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
-        _OF_PROBLEM["dtype"],
+        replace(model, choices=(*model.choices, OWN_TABLE)),
+        dtype,
         _OF_PROBLEM["layout"],
         Field(
             "arch", "Targets", FieldKind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True
@@ -206,6 +250,45 @@ def tune_form(default_arch: str) -> tuple[Field, ...]:
         ),
         _COMPILER,
     )  # fmt: skip
+
+
+def values_of(problem: GemmProblem) -> Row:
+    """The values by which the form of a single shape describes a problem: the reverse of ``problem_of``."""
+    plain = problem.plain(tuple(_OF_PROBLEM))
+    return {name: _form_value(one, plain[name]) for name, one in _OF_PROBLEM.items()} | {"arch": str(problem.arch)}
+
+
+def _form_value(field: Field, value: Any) -> Any:
+    """The value of a form's field for the plain value of the problem's field: the reverse of ``_value_of``."""
+    if field.kind is FieldKind.SEVERAL:
+        return value.split("+") if value else []
+    if field.kind is FieldKind.EITHER:
+        return AS_SET if value is None else ON if value else OFF
+    if field.kind is FieldKind.NUMBER:
+        return value
+    return str(value) if value not in (None, "") else field.default
+
+
+def address_of(form: Iterable[Field], values: Row) -> dict[str, list[str]]:
+    """The parameters of an address of Compile or Predict whose form has these values, also where they are defaults.
+
+    A value that the address leaves out would be the last that the reader chose.
+    """
+    return {one.key: one.in_address(values[one.name]) for one in form if one.name in values}
+
+
+def present_names(asked: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The parameters of an address; fields of the form under the names, and with the values, that they have now.
+
+    In earlier versions each page and each of its forms had a prefix of its own, and the first version had none.
+    """
+    found: dict[str, list[str]] = {}
+    for name, values in asked.items():
+        old = _OLD_NAME.fullmatch(name)
+        new = {"t_arch": f"{PREFIX}targets", "e_model_dtype": f"{PREFIX}dtype"}.get(name)
+        new = new or (f"{PREFIX}{old[1]}" if old and name != "e_tokens" else name)
+        found[new] = ["fp8_e4m3" if (new, each) == (f"{PREFIX}dtype", "fp8") else each for each in values]
+    return found
 
 
 def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:

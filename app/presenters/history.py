@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -60,12 +61,20 @@ _TIMES: tuple[tuple[str, str, str, Pattern], ...] = (
     ("compile_us", "Spent", COLOURS[2], "."),
     ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"),
 )
+_LENGTHS: tuple[tuple[str, str, Pattern], ...] = (
+    ("< 0.1 s", COLOURS[1], ""),
+    ("0.1–0.3 s", COLOURS[5], "/"),
+    ("0.3–1 s", COLOURS[0], "."),
+    ("1–3 s", COLOURS[4], "x"),
+    ("3–10 s", COLOURS[2], "+"),
+    ("> 10 s", COLOURS[3], "/"),
+)
 _MOST_STEPS = 1000  # a clock far off would make more
 
 
-def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
+def hit_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
     """Lookups by the tier that served them; each bar also says its share of the lookups of its step."""
-    steps = _steps(rows, span, zone, now)
+    named = _named(steps, span, zone)
     asked = {row["start"]: row for row in rows if _lookups(row)}
     series = []
     for column, name, colour, pattern in _TIERS:
@@ -74,23 +83,39 @@ def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bar
         counts = [asked[start][column] if start in asked else None for start in steps]
         words = [
             "" if count is None else f"{step}\n{name}: {counted(count, 'lookup')}, {count / _lookups(asked[start]):.1%}"
-            for (start, step), count in zip(steps.items(), counts, strict=True)
+            for (start, step), count in zip(named.items(), counts, strict=True)
         ]
         series.append(Series(name, counts, words, colour, pattern))
-    return _over_time("Lookups by tier", "Lookups", steps, series, span, zone, stacked=True)
+    return _over_time("Lookups by tier", "Lookups", named, series, span, zone, stacked=True)
 
 
-def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
+def compile_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
     """Compile time spent, and compile time saved by hits, as two bars for each step."""
-    steps = _steps(rows, span, zone, now)
+    named = _named(steps, span, zone)
     unit, length = ms_unit(max((row[column] / 1e3 for row in rows for column, *_ in _TIMES), default=0.0))
     found = {row["start"]: row for row in rows}
     series = []
     for column, name, colour, pattern in _TIMES:
         times = [found[start][column] / 1e3 / length if start in found else None for start in steps]
-        words = [f"{step}\n{name}: {time or 0:,.1f} {unit}" for step, time in zip(steps.values(), times, strict=True)]
+        words = [f"{step}\n{name}: {time or 0:,.1f} {unit}" for step, time in zip(named.values(), times, strict=True)]
         series.append(Series(name, times, words, colour, pattern))
-    return _over_time("Compile time", unit, steps, series, span, zone, stacked=False)
+    return _over_time("Compile time", unit, named, series, span, zone, stacked=False)
+
+
+def length_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
+    """The kernels of the store by when they were compiled and how long that took, as ``summaries.compile_spread``."""
+    named = _named(steps, span, zone)
+    counts = {(row["start"], row["class"]): row["kernels"] for row in rows}
+    series = []
+    for place, (name, colour, pattern) in enumerate(_LENGTHS):
+        values = [counts.get((start, place)) for start in steps]
+        if any(values):
+            words = [
+                f"{step}\n{name}: {counted(count or 0, 'kernel')}"
+                for step, count in zip(named.values(), values, strict=True)
+            ]
+            series.append(Series(name, values, words, colour, pattern))
+    return _over_time("Compiles by duration", "Kernels", named, series, span, zone, stacked=True)
 
 
 def history_columns(span: Span, zone: tzinfo) -> list[Column]:
@@ -123,9 +148,25 @@ def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
     return range(first, int(now) // span.step_s * span.step_s + 1, span.step_s)[-_MOST_STEPS:]
 
 
-def _steps(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> dict[int, str]:
+def within(steps: Sequence[int], first: str, last: str) -> tuple[int, int]:
+    """The earliest and the latest of the steps between two times of an address; all steps if there is none.
+
+    Args:
+        first, last: seconds since 1970, as text from the address; any other text is no limit.
+    """
+    low, high = (int(text) if re.fullmatch("[0-9]{1,12}", text) else None for text in (first, last))
+    found = [at for at in steps if (low is None or low <= at) and (high is None or at <= high)] or steps
+    return found[0], found[-1]
+
+
+def _named(steps: Sequence[int], span: Span, zone: tzinfo) -> dict[int, str]:
     """For the start of each step, in seconds since 1970: its text on the clock."""
-    return {start: when(start, _zone(span, zone)) for start in starts(rows, span, now)}
+    return {start: step_name(start, span, zone) for start in steps}
+
+
+def step_name(start: int, span: Span, zone: tzinfo) -> str:
+    """The start of a step in words: on the reader's clock or, for days, in UTC."""
+    return when(start, _zone(span, zone))
 
 
 def _over_time(

@@ -19,6 +19,7 @@ from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, 
 from cache_engine.batch.results import Compiled, Explained, Timed, Tuning, Warmed
 from cache_engine.batch.tuning import Candidate
 from cache_engine.model.events import TIERS
+from cache_engine.team.progress import SeenRun
 from cache_engine.units import counted, human_bytes, human_ms
 
 STATES = {
@@ -29,6 +30,9 @@ STATES = {
     CANCELED: "■ canceled",
 }
 """States with a sign each, so that none depends on a colour."""
+_RUN_STATES = {RUNNING: STATES[RUNNING], "canceled": STATES[CANCELED], "ended": STATES[DONE]}
+Listed = Job | LostJob | SeenRun
+"""A job of the store, or a run of the farm."""
 
 _STAGES = {
     "select": "select config",
@@ -54,34 +58,68 @@ def in_store(command: str, root: str) -> str:
     return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
 
 
-def took_ms(job: Job | LostJob, now: float) -> float | None:
+def took_ms(job: Listed, now: float) -> float | None:
     """The milliseconds that a job took, or has taken so far; ``None`` if its end is unknown."""
-    if isinstance(job, LostJob):
-        return None
-    end = now if job.state == RUNNING else job.ended_at
-    return max(0.0, end - job.started_at) * 1e3 if end else None
+    end = now if is_running(job) else job.ended_at if isinstance(job, Job) else 0.0
+    return max(0.0, end - started_at(job)) * 1e3 if end else None
+
+
+def started_at(job: Listed) -> float:
+    """The time when a job started, in seconds since 1970; 0 if that is unknown."""
+    return 0.0 if isinstance(job, LostJob) else job.run.since if isinstance(job, SeenRun) else job.started_at
+
+
+def is_running(job: Listed) -> bool:
+    """Whether a job runs now, as far as is known."""
+    return not isinstance(job, LostJob) and job.state == RUNNING
+
+
+def id_of(job: Listed) -> str:
+    """The identifier of a job, or of a run of the farm."""
+    return job.job if isinstance(job, SeenRun) else job.id
 
 
 def job_columns(now: float) -> list[Column]:
     """The columns of a list of jobs; ``now`` in seconds since 1970."""
     return [
         Column("State", _state),
-        Column(
-            "Command",
-            lambda job: f"/compile?job={job.id}",
-            "link",
-            lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST],
-        ),
-        Column("Started", lambda job: job.started_at if isinstance(job, Job) else None, "age"),
+        Column("Command", lambda job: None if isinstance(job, SeenRun) else f"/compile?job={job.id}", "link", called),
+        Column("Where", _where),
+        Column("Progress", lambda job: _progress(job, now)),
+        Column("Started", started_at, "age"),
         Column("Duration", lambda job: "–" if (ms := took_ms(job, now)) is None else human_ms(ms)),
-        Column("Process", lambda job: (job.pid or None) if isinstance(job, Job) else None),
     ]
 
 
-def _state(job: Job | LostJob) -> str:
+def called(job: Listed) -> str:
+    """The name of a job in a list: its command, cut if it is long."""
+    if isinstance(job, SeenRun):
+        archs = ", ".join(filter(None, job.run.archs)) or "the default target"
+        return f"farm compile {job.run.table} for {archs}"[:_LONGEST]
+    return what_of(job) if isinstance(job, Job) else job.error[:_LONGEST]
+
+
+def _state(job: Listed) -> str:
+    if isinstance(job, SeenRun):
+        return _RUN_STATES.get(job.state, f"? {job.state}")
     if isinstance(job, LostJob):
         return "? unreadable"
     return "▶ canceling" if job.state == RUNNING and job.cancel_asked else STATES[job.state]
+
+
+def _where(job: Listed) -> str:
+    if isinstance(job, SeenRun):
+        return "farm"
+    return (
+        f"this store, process {job.pid}" if isinstance(job, Job) and job.state == RUNNING and job.pid else "this store"
+    )
+
+
+def _progress(job: Listed, now: float) -> str:
+    if isinstance(job, SeenRun):
+        done = f"{job.run.kernels - job.run.left:,} of {counted(job.run.kernels, 'kernel')}"
+        return f"{done}; about {human_ms(job.run.eta_s * 1e3)} left (predicted)" if job.state == RUNNING else done
+    return progress_text(job, now) if isinstance(job, Job) and job.progress is not None else ""
 
 
 def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
@@ -278,6 +316,3 @@ def timing_table(document: Timed) -> list[Row]:
         "reference, median": document.reference_median_us,
     }
     return [{"Time": name, "µs": us} for name, us in times.items() if us is not None]
-
-
-# ---- Its predicted time, without a GPU ----

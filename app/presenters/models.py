@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.presenters.evaluations import error_words, slower_words
 from app.presenters.shared import Row, Tile, total
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.evaluator.catalogue.layers import Parallel, layers_named, layers_of
 from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES, published
+from cache_engine.evaluator.chips import Gpu
 from cache_engine.insight.passes import ModelPass
 from cache_engine.units import human_us
 
@@ -59,10 +61,21 @@ def pass_table(passes: Sequence[ModelPass]) -> list[Row]:
 def pass_tiles(one: ModelPass) -> list[Tile]:
     """The time of a pass on a chip, and of one layer of each kind, as tiles."""
     return [
-        Tile("Pass", human_us(one.pass_us), f"All products with weights, predicted for {one.chip.name}."),
+        Tile(
+            "Pass",
+            human_us(one.pass_us),
+            f"All products with weights, predicted for {one.chip.name}. The error is that of one product.",
+            change=error_words(one.rows[0]) if isinstance(one.chip, Gpu) else "",
+        ),
         Tile("% of peak", f"{one.utilization:.1%}", "Achieved ÷ peak FLOP/s, over the pass."),
         *(
             Tile(f"One {kind}", human_us(latency), "All its products, once each.")
             for kind, latency in one.layers().items()
         ),
     ]
+
+
+def slower_operations(passes: Sequence[ModelPass]) -> str:
+    """The reason why a GPU is predicted slower, in some operation, than one that has no higher rates; else empty."""
+    said = (slower_words(rows) for rows in zip(*(one.rows for one in passes), strict=True))
+    return next(filter(None, said), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -9,12 +10,15 @@ from itertools import accumulate
 from app.presenters.columns import Column
 from app.presenters.figure import Sparkline
 from app.presenters.shared import Row, Tile, kernel_address, kernel_title, share, total
+from app.presenters.workload import cell_address, in_order, shape_words
 from cache_engine.cache.queue import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.gpu.memory_pool import DeviceMemory
 from cache_engine.model import events as kinds
+from cache_engine.model.decision import Decision
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import is_key
+from cache_engine.model.shape_counts import Shape
 from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import Distribution, distributions
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
@@ -106,7 +110,7 @@ def limits_check(row: Row, max_entries: int, max_bytes: int, interval_h: float) 
 def disk_check(free_bytes: int) -> Check:
     """The check of the free space on the store's disk: a warning below ``LITTLE_FREE_BYTES``."""
     if free_bytes >= LITTLE_FREE_BYTES:
-        return Check("Disk", FINE, f"{human_bytes(free_bytes)} free.")
+        return Check(f"Disk, {human_bytes(free_bytes)} free", FINE, f"{human_bytes(free_bytes)} free.")
     words = f"{human_bytes(free_bytes)} free. Kernels that do not fit are compiled and served, and not stored."
     return Check("Disk", TROUBLE if free_bytes < NO_FREE_BYTES else LOOK, words, action=CLEANUP)
 
@@ -216,7 +220,7 @@ class ShownPeriod:
         rows, before: the sums for each step of the range, and of the range before; ``before`` is ``None`` for all time.
         made: by step over all time, the number and the bytes of the kernels made then that are still in the store.
         starts: the start of each step, also of steps without a row, in seconds since 1970.
-        since: the start of the range, in seconds since 1970.
+        since, until: the start and the end of the range, in seconds since 1970.
         words: the range in words: ``"7 days"``.
     """
 
@@ -225,7 +229,12 @@ class ShownPeriod:
     made: Sequence[Row]
     starts: Sequence[int]
     since: float
+    until: float
     words: str
+
+    def has(self, at: float) -> bool:
+        """Whether a time is within the range."""
+        return self.since <= at < self.until
 
 
 def overview_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: int) -> list[Tile]:
@@ -234,7 +243,7 @@ def overview_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: i
 
 
 def _stored_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: int) -> list[Tile]:
-    new = [one for one in period.made if one["start"] >= period.since]
+    new = [one for one in period.made if period.has(one["start"])]
     entries, stored_bytes = total(new, "entries"), total(new, "stored_bytes")
     return [
         Tile(
@@ -243,7 +252,7 @@ def _stored_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: in
             "Kernels in the store, by when they were made, and the limit that cleanup enforces.",
             share(row["entries"], max_entries),
             f"of {max_entries:,}",
-            _course("Kernels", accumulate(one["entries"] for one in period.made), "{:,}".format),
+            _course("Kernels", _growth(period, "entries"), "{:,}".format),
             f"+{entries:,} in {period.words}" if entries else "",
         ),
         Tile(
@@ -252,7 +261,7 @@ def _stored_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: in
             "Cubins, PTX, sources, logs and records, compressed, by when they were made.",
             share(row["stored_bytes"], max_bytes),
             f"of {human_bytes(max_bytes)}",
-            _course("On disk", accumulate(one["stored_bytes"] for one in period.made), human_bytes),
+            _course("On disk", _growth(period, "stored_bytes"), human_bytes),
             f"+{human_bytes(stored_bytes)} in {period.words}" if stored_bytes else "",
         ),
     ]
@@ -293,6 +302,13 @@ def _time_tiles(period: ShownPeriod) -> list[Tile]:
             change_is_good=False,
         ),
     ]
+
+
+def _growth(period: ShownPeriod, column: str) -> Sequence[float]:
+    """For each step, the sum of a column of the kernels that were made until its end and are still in the store."""
+    made = list(period.made)
+    sums = [0, *accumulate(one[column] for one in made)]
+    return [sums[bisect_right(made, start, key=lambda one: one["start"])] for start in period.starts]
 
 
 def _times(period: ShownPeriod, column: str) -> Sequence[float]:
@@ -349,6 +365,56 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
         rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": rate})
         left -= hits[tier]
     return rows
+
+
+@dataclass(slots=True)
+class MissCell:
+    """The misses of one shape on one target.
+
+    Attributes:
+        ms: the compile time that they cost, in milliseconds, as far as it is known.
+    """
+
+    shape: Shape
+    misses: int = 0
+    ms: float = 0.0
+
+
+def miss_rows(
+    misses: Iterable[Decision], compile_ms: Mapping[str, float], shapes: Mapping[str, Shape]
+) -> list[dict[str, MissCell]]:
+    """For each shape, its misses by target; the shape whose misses cost the most compile time comes first.
+
+    Args:
+        compile_ms, shapes: compile times and shapes by key; misses of kernels without a shape are left out.
+    """
+    rows: dict[str, dict[str, MissCell]] = {}
+    for miss in misses:
+        if (shape := shapes.get(miss.key)) is not None:
+            cell = rows.setdefault(shape_words(shape), {}).setdefault(shape.arch, MissCell(shape))
+            cell.misses += 1
+            cell.ms += compile_ms.get(miss.key, 0.0)
+    return sorted(rows.values(), key=lambda row: -sum(cell.ms for cell in row.values()))
+
+
+def miss_columns(rows: Sequence[Mapping[str, MissCell]]) -> list[Column]:
+    """The columns of ``miss_rows``: each cell is the cost of its misses, and leads to the cell of Workload."""
+    cells = [cell for row in rows for cell in row.values()]
+    most = max((cell.ms for cell in cells), default=0.0) or 1.0
+
+    def target(arch: str) -> Column:
+        return Column(
+            arch,
+            lambda row: cell_address(row[arch].shape) if arch in row else None,
+            "link",
+            lambda row: (
+                f"{counted(row[arch].misses, 'miss', 'misses')}, {human_ms(row[arch].ms)}" if arch in row else ""
+            ),
+            weight=lambda row: row[arch].ms / most if arch in row else None,
+        )
+
+    archs = in_order(cell.shape.arch for cell in cells)
+    return [Column("Shape", lambda row: shape_words(next(iter(row.values())).shape)), *map(target, archs)]
 
 
 def event_words(event: Row) -> str:

@@ -65,8 +65,7 @@ PAGES = (
         "Farm",
         "Workers, runs and failures of a compile farm",
         "compile",
-        {"what": "Farm"},
-        "team queue redis celery cluster",
+        words="team queue redis celery cluster",
     ),
     Place("Page", "Predict", "Predicted times", "predict", words="roofline chip latency evaluations"),
     Place("Page", "Validation", "Predictions against measurements", "predict", {"e_kind": "Validation"}, "csv error"),
@@ -85,8 +84,12 @@ PAGES = (
             ("Packs", "Export and import kernels", "share copy move", "Packs"),
             ("Results", "Prune and import results of the evaluator", "evaluations", "Results"),
             ("Settings", "Every value and where it comes from", "configuration environment", "Settings"),
-            ("Audit log", "Who deleted, repaired or imported what", "history acts who", "Audit log"),
-            ("Decisions", "What was decided about which kernel", "log miss promotion demotion eviction", "Decisions"),
+            (
+                "Log",
+                "What was decided about which kernel; who deleted, repaired or imported what",
+                "audit history acts decisions miss promotion demotion eviction",
+                "Log",
+            ),
         )
     ),
 )
@@ -115,7 +118,7 @@ def _models() -> Iterable[Place]:
     for name in dict.fromkeys(shape.model for shape in model_shapes()):
         yield Place("Model", name, "Which of its kernels are cached", "workload", {"part": OF_A_MODEL, "model": name})
         yield Place(
-            "Model", name, "Compile its kernels", "compile", {"what": "Whole model", "t_model": name}, "compile"
+            "Model", name, "Compile its kernels", "compile", {"what": "Whole model", "s_model": name}, "compile"
         )
 
 

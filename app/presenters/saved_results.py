@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from app.presenters.columns import Column
@@ -53,20 +52,6 @@ PRUNED = (
 """The columns of saved results that pruning would delete."""
 
 
-SORTS = {
-    "made": "made_at",
-    "last used": "last_used_at",
-    "latency": "latency_us",
-    "share of the peak": "utilization",
-    "operations": "flops",
-    "m": "m",
-    "n": "n",
-    "k": "k",
-    "time of the search": "search_ms",
-}
-"""The sort orders of the list of saved results, by name: the column that each order sorts by."""
-
-
 def saved_results(kept: Evaluations) -> tuple[list[Row], list[Row]]:
     """A row for each accelerator with saved results, sorted by name; and a row for each result that can be read."""
     chips, rows = kept.summaries(), list[Row]()
@@ -104,39 +89,26 @@ def _row(fingerprint: str, chip: str, key: str, entry: Entry, used: float) -> Ro
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A filter of results: by accelerators and types, if any are named, and by the sizes in ``text``.
+def matching(rows: Iterable[Row], text: str) -> list[Row]:
+    """The rows that have every word of a text, the newest first.
 
-    A result must have all words of ``text``. A word is one size, as in ``7168``, or sizes m×n×k with ``*`` for any,
-    as in ``*x7168x2048``.
+    A word is one size, as in ``7168``, sizes m×n×k with ``*`` for any, as in ``*x7168x2048``, a type, a part of the
+    name of a chip, or the start of its fingerprint.
     """
-
-    text: str = ""
-    fingerprints: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-
-    def of(self, rows: Iterable[Row], sort: str, *, descending: bool) -> list[Row]:
-        """The rows that match the filter, sorted by one of ``SORTS``."""
-        tests = [_test(word) for word in self.text.lower().replace("×", "x").split()]
-        found = [
-            row
-            for row in rows
-            if (not self.fingerprints or row["fingerprint"] in self.fingerprints)
-            and (not self.dtypes or row["dtype"] in self.dtypes)
-            and all(test(row) for test in tests)
-        ]
-        found.sort(key=lambda row: (row["fingerprint"], row["key"]))
-        return sorted(found, key=lambda row: row[SORTS[sort]], reverse=descending)
+    tests = [_test(word) for word in text.lower().replace("×", "x").split()]
+    found = [row for row in rows if all(test(row) for test in tests)]
+    return sorted(found, key=lambda row: (-row["made_at"], row["fingerprint"], row["key"]))
 
 
 def _test(word: str) -> Callable[[Row], bool]:
-    """A function that tells whether a row has the sizes that a word names."""
-    sizes: Sequence[str] = word.split("x")
-    if len(sizes) == 1:
+    """A function that tells whether a row has a word."""
+    sizes = word.split("x")
+    if len(sizes) > 1 and all(size.isdigit() or size in ("", "*") for size in sizes):
+        asked = [(name, size) for name, size in zip("mnk", sizes, strict=False) if size not in ("", "*")]
+        return lambda row: all(str(row[name]) == size for name, size in asked)
+    if word.isdigit():
         return lambda row: word in (str(row["m"]), str(row["n"]), str(row["k"]))
-    asked = [(name, size) for name, size in zip("mnk", sizes, strict=False) if size not in ("", "*")]
-    return lambda row: all(str(row[name]) == size for name, size in asked)
+    return lambda row: word == row["dtype"] or word in row["chip"].lower() or row["fingerprint"].startswith(word)
 
 
 def _searched(row: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import streamlit as st
 from app import context, widgets
 from app.components import tables
 from app.presenters import architectures
+from app.presenters.proofs import proof_lines
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
@@ -70,6 +71,8 @@ def draw() -> None:
     rows = context.ask(queries.architectures)
     if rows:
         tables.draw(rows, architectures.TARGETS, key="targets")
+        for line in proof_lines(context.cache().layout):
+            st.text(line)
         speed()
         timings()
         toolchains()

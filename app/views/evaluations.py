@@ -10,16 +10,17 @@ import streamlit as st
 from app import context, guard, widgets
 from app.components import tables
 from app.components.figure import draw_tiles
+from app.presenters import forms
 from app.presenters.columns import Kind
 from app.presenters.evaluations import Chip, as_json
-from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip
+from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip, slower_operations
 from app.search_limit import SearchLimit
+from app.views import problem_form
 from cache_engine.errors import GemmCacheError, InvalidProblem
-from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.evaluator.catalogue.layers import Parallel
 from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES
 from cache_engine.evaluator.hardware import Hardware
-from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
+from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations
 
@@ -33,18 +34,18 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
     Raises:
         UsageError, SearchStopped: when the model cannot be spread so, or a search takes too long.
     """
-    choices = st.columns([3, 3, 2, 2, 2], vertical_alignment="bottom")
-    models = list(dict.fromkeys(shape.model for shape in model_shapes()))
-    chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
-    tokens = choices[1].number_input("m (tokens)", 1, MOST_TOKENS, 4096, key="e_tokens", **bound)
-    phase = choices[2].selectbox("Phase", list(PHASES), key="e_phase", **bound)
-    dtype = choices[3].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
+    choices = st.columns([3, 2, 2, 2, 2], vertical_alignment="bottom")
+    form = forms.pass_form()
+    chosen, dtype = map(problem_form.draw, form, choices)
+    problem_form.write_address(form, {"model": chosen, "dtype": dtype})
+    tokens = choices[2].number_input("m (tokens)", 1, MOST_TOKENS, 4096, key="e_tokens", **bound)
+    phase = choices[3].selectbox("Phase", list(PHASES), key="e_phase", **bound)
     with choices[4]:
         uploaded, parallel, skew = _further()
     config = None if uploaded is None else uploaded.read(LARGEST_CONFIG_BYTES + 1)
     name = chosen if uploaded is None else uploaded.name
     shapes = shapes_on_one_chip(chosen, config, name, parallel)
-    step = Step(int(tokens), phase, skew=skew, dtype=dtype)
+    step = Step(int(tokens), phase, skew=skew, dtype=dtype.partition("_")[0])  # both types of fp8 are equally fast
     computed, ask = operations(shapes, step, parallel), asking(kept, stores=False, may_go_on=patience.may_go_on)
     passes = []
     for chip in chips:
@@ -62,7 +63,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
     tables.show(table, kinds=kinds, key="e_table")
     if parallel.chips > 1:
         st.caption(f"One of {parallel.chips:,} chips; of chips with different experts, the one with the most rows.")
-    st.caption("Products with weights only: no attention scores, no communication.")
+    st.caption(f"Products with weights only: no attention scores, no communication. {slower_operations(passes)}")
     with st.container(horizontal=True):
         st.download_button("Download as JSON", as_json(table), f"{chosen}-{tokens}.json", "application/json")
     return passes

@@ -1,27 +1,21 @@
-"""The view of a compile farm. Text from the broker is always plain text; drawing waits at most a second for it."""
+"""A compile farm, beneath the jobs. Text from the broker is always plain text; drawing waits little for it."""
 
 from __future__ import annotations
 
-from datetime import tzinfo
 from urllib.parse import urlsplit
 
 import streamlit as st
 
-from app import context, guard, widgets
-from app.components import figure, tables
-from app.components.figure import draw_tiles
+from app import context, widgets
+from app.components import tables
 from app.presenters.columns import Column
-from app.presenters.figure import Bars, Pattern, Series
-from app.presenters.history import hour_names
-from app.presenters.shared import COLOURS, Row, Tile, moment, when
+from app.presenters.shared import Row
 from cache_engine.errors import ExtraMissing
-from cache_engine.team.board import MOST_FAILURES
 from cache_engine.team.broker import Broker
-from cache_engine.team.progress import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, Hour, SeenRun, Watcher
-from cache_engine.units import counted, human_age, human_ms, printable
+from cache_engine.team.progress import MOST_WORKERS, Farm, Watcher
+from cache_engine.units import counted, human_age, printable
 
-POLL_S = 3.0
-_WAIT_S = 1.0
+_WAIT_S = 0.3
 COMMANDS = (
     "redis-server",
     "gemm-cache farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",
@@ -36,13 +30,62 @@ _STEPS = (
 )
 
 
-def draw() -> None:
-    """Draws the farm that the settings name; without one, an explanation of farms."""
+def seen() -> Farm | None:
+    """The farm that the settings name, as last heard of; says so if its queue does not answer. ``None`` without one."""
     settings = context.cache().settings
     if settings.broker is None:
-        what_a_farm_is()
-    else:
-        follow(settings.broker, settings.remote)
+        return None
+    try:
+        farm, age_s, trouble = watcher().seen(_WAIT_S)
+    except ExtraMissing as error:
+        widgets.problem("The farm is not installed.", str(error))
+        return None
+    if trouble:
+        ago = f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
+        old = "" if farm is None else f" Showing what it said {ago}."
+        st.warning(f"The farm's queue does not answer.{old}", icon=":material/cloud_off:")
+        st.text(trouble)
+    if farm is None:
+        st.caption("Nothing is known of the farm yet. Lookups and compiles of this machine do not need it.")
+    return farm
+
+
+def cancel(job: str, farm: Farm) -> None:
+    """Cancels a run: workers finish what they compile, the rest is withdrawn."""
+    Broker(str(context.cache().settings.broker), farm.keys, wait_s=_WAIT_S).cancel(job)
+    watcher().changed()
+
+
+def draw(farm: Farm | None) -> None:
+    """Draws the state of a farm's queue and workers; if the settings name no farm, how to start one."""
+    broker = context.cache().settings.broker
+    if broker is None:
+        with st.expander("Compile on a farm"):
+            what_a_farm_is()
+    if farm is None:
+        return
+    st.header("Farm")
+    url = urlsplit(str(broker))
+    st.text(printable(f"Queue: {url.hostname}:{url.port or 6379}"))
+    st.caption(_state_words(farm))
+    if farm.workers:
+        tables.show(_worker_table(farm), kinds={"For": "ms"}, key="workers")
+    if len(farm.workers) == MOST_WORKERS:
+        st.caption(f"The {MOST_WORKERS} last heard of.")
+    if any(one.compiled or one.found or one.failed for one in farm.hours):
+        with st.expander("Kernels per hour"):
+            tables.draw(reversed(farm.hours), _HOURS, key="hours")
+    if farm.failures:
+        with st.expander(f"Failures: the last {len(farm.failures):,}"):
+            tables.draw(farm.failures, _FAILED, key="failed")
+
+
+def _state_words(farm: Farm) -> str:
+    compiled, failed = sum(one.compiled for one in farm.hours), sum(one.failed for one in farm.hours)
+    return (
+        f"{counted(len(farm.here), 'worker')}, up to {counted(farm.processes, 'kernel')} at a time. {farm.waiting:,} "
+        f"waiting, {farm.taken:,} in work. In the last 24 hours: {compiled:,} compiled, {failed:,} failed."
+    )
 
 
 def what_a_farm_is() -> None:
@@ -60,139 +103,15 @@ def what_a_farm_is() -> None:
     widgets.page_link("docs", "A compile farm", "menu_book", document="farm")
 
 
-@st.fragment(run_every=POLL_S)
-def follow(broker: str, remote: str | None) -> None:
-    """Draws the farm of a broker and a remote, again every few seconds."""
-    url = urlsplit(broker)
-    st.text(printable(f"Queue: {url.hostname}:{url.port or 6379}"))
-    try:
-        farm, age_s, trouble = _watcher(broker, remote).seen(_WAIT_S)
-    except ExtraMissing as error:
-        widgets.problem("The farm is not installed.", str(error))
-        return
-    if trouble:
-        ago = f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
-        old = "" if farm is None else f" Showing what it said {ago}."
-        st.warning(f"The queue does not answer.{old}", icon=":material/cloud_off:")
-        st.text(trouble)
-    if farm is None:
-        st.caption("Nothing is known yet. Lookups and compiles of this machine do not need the farm.")
-        return
-    draw_tiles(_tiles(farm))
-    _runs(farm, broker, remote)
-    _workers(farm)
-    _throughput(farm)
-    _failures(farm)
-
-
-def _runs(farm: Farm, broker: str, remote: str | None) -> None:
-    st.header("Runs")
-    if not farm.runs:
-        st.caption("No run in the last day. gemm-cache farm compile starts one.")
-    for seen in farm.runs:
-        with st.container(border=True, key=f"run-{seen.job}"):
-            # Where there is nothing to cancel, a bar that is full reaches the other side.
-            running = seen.state == RUNNING
-            left, *right = st.columns([5, 1], vertical_alignment="center") if running else [st.container()]
-            archs = ", ".join(filter(None, seen.run.archs)) or "the default target"
-            left.text(f"{seen.run.table} for {archs}")
-            done = (seen.run.kernels - seen.run.left) / max(1, seen.run.kernels)
-            left.progress(min(1.0, max(0.0, done)), text=_run_words(seen))
-            for place in right:
-                with place:
-                    _cancel(seen, Broker(broker, farm.keys, wait_s=_WAIT_S), _watcher(broker, remote))
-    if len(farm.runs) == MOST_RUNS:
-        st.caption(f"The last {MOST_RUNS}.")
-
-
-def _cancel(seen: SeenRun, broker: Broker, watcher: Watcher) -> None:
-    given = guard.may()
-    pressed = st.button(
-        "Cancel",
-        icon=":material/cancel:",
-        key=f"cancel-{seen.job}",
-        disabled=not given.granted,
-        help="Workers finish what they compile; the rest is withdrawn." if given.granted else f"Off: {given.why_not}.",
-    )
-    if pressed and guard.act("Could not cancel the run.", lambda _: _canceled(seen.job, broker, watcher)):
-        st.toast("Canceled. Workers finish what they compile.")
-        st.rerun(scope="fragment")
-
-
-def _canceled(job: str, broker: Broker, watcher: Watcher) -> bool:
-    broker.cancel(job)
-    watcher.changed()
-    return True
-
-
-def _workers(farm: Farm) -> None:
-    st.header("Workers")
-    if not farm.workers:
-        st.caption("No worker was heard of in the last day. gemm-cache farm worker starts one.")
-        return
-    tables.show(_worker_table(farm), kinds={"For": "ms"}, key="workers")
-    if len(farm.workers) == MOST_WORKERS:
-        st.caption(f"The {MOST_WORKERS} last heard of.")
-
-
-def _throughput(farm: Farm) -> None:
-    st.header("Throughput")
-    if not any(one.compiled or one.found or one.failed for one in farm.hours):
-        st.caption("Nothing was compiled in the last 24 hours.")
-        return
-    figure.draw(_hour_figure(farm.hours, context.timezone()), key="hours")
-    with st.expander("Show data table"):
-        tables.draw(reversed(farm.hours), _HOURS, key="hours-table")
-
-
-def _failures(farm: Farm) -> None:
-    st.header("Failures")
-    if not farm.failures:
-        st.caption("No failure.")
-        return
-    tables.draw(farm.failures, _FAILED, key="failed")
-    st.caption(f"The newest first; the last {MOST_FAILURES} are stored.")
+def watcher() -> Watcher:
+    """What reads the state of the farm in the settings, for all readers."""
+    settings = context.cache().settings
+    return _watcher(str(settings.broker), settings.remote)
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def _watcher(broker: str, remote: str | None) -> Watcher:
     return Watcher(broker, remote)
-
-
-_OUTCOMES: tuple[tuple[str, str, str, Pattern], ...] = (
-    ("compiled", "Compiled", COLOURS[0], ""),
-    ("found", "Found", COLOURS[1], "/"),
-    ("failed", "Failed", COLOURS[2], "x"),
-)
-
-
-def _tiles(farm: Farm) -> list[Tile]:
-    """The numbers of a farm as tiles."""
-    day, last = farm.hours, farm.hours[-2:]
-    return [
-        Tile("Waiting", f"{farm.waiting:,}", "Kernels that no worker has taken."),
-        Tile("In work", f"{farm.taken:,}", "Kernels that workers have taken and not finished."),
-        Tile(
-            "Workers",
-            f"{len(farm.here):,}",
-            f"Heard of in the last half minute; together they compile {counted(farm.processes, 'kernel')} at a time.",
-        ),
-        Tile(
-            "Compiled",
-            f"{sum(one.compiled for one in day):,}",
-            f"In the last 24 hours; {sum(one.compiled for one in last):,} since the last full hour began.",
-        ),
-        Tile("Failed", f"{sum(one.failed for one in day):,}", "In the last 24 hours."),
-    ]
-
-
-def _run_words(seen: SeenRun) -> str:
-    """The progress of a run, in a sentence."""
-    run = seen.run
-    done = f"{run.kernels - run.left:,} of {counted(run.kernels, 'kernel')} are in the remote"
-    if seen.state == RUNNING:
-        return f"{done}; about {human_ms(run.eta_s * 1e3)} left (predicted)."
-    return f"{done}; {seen.state}, last heard of {human_age(seen.heard_s)}."
 
 
 def _worker_table(farm: Farm) -> list[Row]:
@@ -213,25 +132,13 @@ def _worker_table(farm: Farm) -> list[Row]:
     return rows
 
 
-def _hour_figure(hours: tuple[Hour, ...], zone: tzinfo) -> Bars:
-    """The number of compiles with each outcome, for each of the last 24 hours."""
-    starts = [when(one.start, zone) for one in hours]
-    series = []
-    for field, name, colour, pattern in _OUTCOMES:
-        counts = [getattr(one, field) for one in hours]
-        words = [f"{start}\n{name}: {count:,}" for start, count in zip(starts, counts, strict=True)]
-        series.append(Series(name, counts, words, colour, pattern))
-    names = hour_names([moment(one.start, zone) for one in hours])
-    return Bars("Kernels per hour", starts, series, "Kernels", f"1 bar = 1 hour, {zone}", stacked=True, names=names)
-
-
 _HOURS = (
     Column("From", "start", "when"),
-    Column("Compiled", "compiled", "count"),
+    Column("Compiled", "compiled", "count", bar=True),
     Column("Found", "found", "count"),
-    Column("Failed", "failed", "count"),
+    Column("Failed", "failed", "count", bar=True),
 )
-"""The columns of a table with the numbers of the figure of the last 24 hours."""
+"""The columns of the outcomes of the last 24 hours, by hour."""
 
 
 _FAILED = (

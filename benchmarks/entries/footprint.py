@@ -10,8 +10,7 @@ from statistics import fmean
 
 from benchmarks.results import Report, Result, Size
 from benchmarks.timing import medians
-from cache_engine.batch.sample import sample_problems
-from cache_engine.batch.warm import warm
+from cache_engine.batch.warm import sample_problems, warm
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.key import CacheKey

@@ -12,8 +12,7 @@ import click
 from benchmarks import ROOT
 from benchmarks.replay import documents
 from benchmarks.verb import Experiment
-from cache_engine.cli.support import Amount, Size, emit, json_option, open_cache
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import Amount, Size, emit, json_option, open_cache, write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
 from cache_engine.errors import UsageError
 from cache_engine.settings import Settings

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cache_engine.usage.value import Worth, order
+from cache_engine.upkeep.plan import Worth, order
 
 # As a store that is full makes room: down to this share of its size at once.
 _DOWN_TO = 0.9

@@ -16,8 +16,8 @@ from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.model.shape_counts import Shape
 from cache_engine.store.codec import stored_bytes
+from cache_engine.upkeep.plan import ORDERS
 from cache_engine.usage.compile_time import fitted
-from cache_engine.usage.value import ORDERS
 
 _SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 

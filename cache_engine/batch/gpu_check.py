@@ -1,39 +1,59 @@
-"""Checks a GPU at the first contact: every family by its canaries, and products of CuPy's and PyTorch's arrays."""
+"""Checks a GPU at the first contact: families by canaries, products of CuPy's and PyTorch's arrays, memory, and speed.
+
+All of it together takes a minute at most: what is left then is not checked, or not measured, and says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
+from threading import Timer
 from typing import Any
 
 import msgspec
 
-from cache_engine.cache.cache import Cache
+from cache_engine.batch.warm import side_by_side
+from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.matmul import matmul
 from cache_engine.cache.proving import order_of
 from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
 from cache_engine.errors import GemmCacheError
+from cache_engine.evaluator.catalogue import shapes_of
+from cache_engine.evaluator.chips import gpu_called
+from cache_engine.evaluator.gpu import predict
+from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.gpu.launch import random_operands
+from cache_engine.gpu.memory_pool import shared_pool
 from cache_engine.gpu.probe import current_gpu
 from cache_engine.gpu.reference import largest_error
+from cache_engine.gpu.timer import time_kernel
 from cache_engine.kernels.canaries import canaries
-from cache_engine.kernels.select import FAMILIES
+from cache_engine.kernels.select import FAMILIES, plain_family
 from cache_engine.model.architecture import compiled_for
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import in_words
 from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, identity
 
+BUDGET_S = 60.0
+"""Seconds after which nothing more is checked or timed."""
+
+_OF_CANARIES = 0.6  # of the budget; the rest is for timing
+_MODELS = ("Llama-3.1-8B", "Llama-3.1-70B", "DeepSeek-V3")  # four layers of each are timed
+_ROWS = (16, 4096)
 _M, _N, _K = 70, 136, 200
 _LARGEST_ERROR = 2**-7  # of fp16, relative to the largest element
 
 
 class GpuCheck(msgspec.Struct, frozen=True):
-    """The result of checking one kernel family, or ``matmul`` of one library's arrays, on the GPU.
+    """The result of checking one kernel family, ``matmul`` of one library's arrays, or the memory pool, on the GPU.
 
     Attributes:
-        name: a family, or the library whose arrays were multiplied.
+        name: a family, the library whose arrays were multiplied, or ``memory pool``.
         state: ``proved`` if all results were right, ``refused`` if one was wrong, ``unproved`` if the check could not
             run.
         cases: the number of canaries (small products with a known result) that were right.
@@ -51,10 +71,35 @@ class GpuCheck(msgspec.Struct, frozen=True):
     command: str = ""
 
 
-def check_gpu(cache: Cache, start: Callable[[Order], Watchdog] = Watchdog) -> Iterator[GpuCheck]:
+class GpuSpeed(msgspec.Struct, frozen=True):
+    """The speed of a layer of a model in bf16, in TFLOP/s: our kernel's, cuBLAS's, and the GPU model's prediction.
+
+    Attributes:
+        tflops, reference_tflops: ``None`` if they were not measured; ``reason`` says why.
+        predicted_tflops: ``None`` for a GPU that the model does not know.
+        latency_us: the time of the faster of our kernel and cuBLAS, with which ``calibrate`` fits the GPU model.
+        is_wrong: whether the kernel's result was wrong.
+    """
+
+    model: str
+    layer: str
+    m: int
+    n: int
+    k: int
+    family: str
+    predicted_tflops: float | None
+    tflops: float | None = None
+    reference_tflops: float | None = None
+    latency_us: float | None = None
+    reason: str = ""
+    is_wrong: bool = False
+
+
+def check_gpu(cache: Cache, until: float, start: Callable[[Order], Watchdog] = Watchdog) -> Iterator[GpuCheck]:
     """Checks the current GPU. Each family runs in a process of its own, all processes at the same time.
 
     Args:
+        until: the time (``time.monotonic``) by which all checks and timings must have ended.
         start: starts the process that checks one family.
 
     Raises:
@@ -71,9 +116,17 @@ def check_gpu(cache: Cache, start: Callable[[Order], Watchdog] = Watchdog) -> It
 
     def verdict(order: Order) -> Verdict:
         try:
-            return start(order).verdict()
+            watchdog = start(order)
         except OSError as error:
             return Verdict(undecided=in_words(error))
+        left_s = (until - time.monotonic()) * _OF_CANARIES
+        timer = Timer(max(0.0, left_s), watchdog.end)
+        timer.start()
+        found = watchdog.verdict()
+        if found.undecided and timer.finished.is_set():
+            found.undecided = f"the time ended after {found.cases} right cases; close what else runs here, and repeat"
+        timer.cancel()
+        return found
 
     with ThreadPoolExecutor(len(orders)) as pool:
         for order, v in zip(orders, pool.map(verdict, orders), strict=True):
@@ -81,32 +134,89 @@ def check_gpu(cache: Cache, start: Callable[[Order], Watchdog] = Watchdog) -> It
                 yield GpuCheck(order.family, REFUSED, v.cases, v.refused, v.case, v.seed, v.command)
             else:
                 yield GpuCheck(order.family, UNPROVED if v.undecided else PROVED, v.cases, v.undecided)
-    yield _product(cache, "CuPy", _of_cupy)
+    yield _checked("CuPy", lambda: _of_cupy(cache))
     if find_spec("torch") is not None:
-        yield _product(cache, "PyTorch", _of_torch)
+        yield _checked("PyTorch", lambda: _of_torch(cache))
+    yield _checked("memory pool", lambda: shared_pool().fault())
 
 
-def _product(cache: Cache, name: str, error_of: Callable[[Cache], float]) -> GpuCheck:
+def speeds(cache: Cache, until: float, refused: Collection[str] = ()) -> Iterator[GpuSpeed]:
+    """Times twelve layers of models, each with a few rows and with many. Stops at the time ``until``.
+
+    Args:
+        refused: families that must not be launched, because a check has not proved them here.
+
+    Raises:
+        NotHereError: as ``check_gpu``.
+    """
+    _, device = current_gpu()
+    known, asked = gpu_called(device.name), list[tuple[GpuSpeed, GemmProblem]]()
+    for model, m in product(_MODELS, _ROWS):
+        for shape in shapes_of(model)[:4]:
+            problem = GemmProblem(m, shape.n, shape.k, arch=compiled_for(device.arch))
+            family = cache.selector.select(problem, None, None, None).family.name
+            family = (plain_family(problem) or family) if family in refused else family
+            of_layer = EvaluationProblem(m, shape.n, shape.k)
+            us = None if known is None else predict(of_layer, known).latency_us
+            speed = GpuSpeed(model, shape.operation, m, shape.n, shape.k, family, _tflops(problem, us))
+            asked.append((speed, problem))
+    got: list[CompiledKernel | GemmCacheError] = [GemmCacheError(f"the {BUDGET_S:g} s ended")] * len(asked)
+    for number, one in side_by_side([partial(cache.get_or_compile, p, family=speed.family) for speed, p in asked]):
+        got[number] = one
+        if time.monotonic() >= until:
+            break
+    for (speed, problem), kernel in zip(asked, got, strict=True):
+        unproved = GemmCacheError(f"{speed.family} is not proved here")
+        yield _timed(speed, problem, unproved if speed.family in refused else kernel, until)
+
+
+def _timed(speed: GpuSpeed, problem: GemmProblem, kernel: CompiledKernel | GemmCacheError, until: float) -> GpuSpeed:
+    with_reason = partial(msgspec.structs.replace, speed)
+    if isinstance(kernel, GemmCacheError):
+        return with_reason(reason=in_words(kernel))
+    if time.monotonic() >= until:
+        return with_reason(reason=f"the {BUDGET_S:g} s ended")
     try:
-        error = error_of(cache)
+        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, problem)
+    except (GemmCacheError, RuntimeError, MemoryError) as failure:
+        return with_reason(reason=in_words(failure))
+    if not timing.verified:
+        wrong = f"its largest relative error is {timing.max_rel_error:.2g}, seed {timing.seed}"
+        return with_reason(reason=wrong, is_wrong=True)
+    library_us = timing.reference_median_us
+    return with_reason(
+        tflops=timing.tflops, reference_tflops=_tflops(problem, library_us), reason=timing.no_reference,
+        latency_us=min(timing.median_us, library_us or timing.median_us),
+    )  # fmt: skip
+
+
+def _tflops(problem: GemmProblem, us: float | None) -> float | None:
+    return None if us is None else problem.flops / us / 1e6
+
+
+def _checked(name: str, fault_of: Callable[[], str]) -> GpuCheck:
+    try:
+        fault = fault_of()
     except (GemmCacheError, RuntimeError, MemoryError) as failure:  # those of CuPy and PyTorch derive from the last two
         return GpuCheck(name, UNPROVED, reason=in_words(failure))
-    if error <= _LARGEST_ERROR:
-        return GpuCheck(name, PROVED, 1)
-    return GpuCheck(name, REFUSED, reason=f"the largest relative error of matmul is {error:.2g}")
+    return GpuCheck(name, REFUSED, reason=fault) if fault else GpuCheck(name, PROVED, 1)
 
 
-def _of_cupy(cache: Cache) -> float:
+def _fault_of(error: float) -> str:
+    return "" if error <= _LARGEST_ERROR else f"the largest relative error of matmul is {error:.2g}"
+
+
+def _of_cupy(cache: Cache) -> str:
     problem = GemmProblem(_M, _N, _K, dtype=DType.FP16)
     operands = random_operands(problem)
     operands.c = matmul(operands.a[0], operands.b[0].T, cache=cache)[None]
-    return largest_error(problem, operands, None)
+    return _fault_of(largest_error(problem, operands, None))
 
 
-def _of_torch(cache: Cache) -> float:
+def _of_torch(cache: Cache) -> str:
     torch: Any = import_module("torch")
     a, b = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in ((_M, _K), (_K, _N)))
     c = torch.empty((_M, _N), device="cuda", dtype=torch.float16)
     matmul(a, b, c, cache=cache)
     expected = a.float() @ b.float()
-    return float((c.float() - expected).abs().max() / expected.abs().max())
+    return _fault_of(float((c.float() - expected).abs().max() / expected.abs().max()))

@@ -205,6 +205,15 @@ class Cache:
             return got
         return msgspec.structs.replace(got, better=proved)
 
+    def prove_ahead(self, problems: Iterable[GemmProblem]) -> None:
+        """Proves the families that will serve these problems on the current GPU, and times each; waits for the end.
+
+        Does nothing for families that need no proof or have one, or without a GPU of the problems' target.
+        """
+        needing = [one for one in problems if self.selector.select(one, None, None, None).family.name in TO_PROVE]
+        if needing:
+            self._proofs.ahead(needing)
+
     def _proved(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
         """The request to serve now, and a handle of the kernel that will serve once its family is proved on this GPU.
 

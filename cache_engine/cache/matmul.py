@@ -7,9 +7,8 @@ from functools import cache as cached
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.cache.operator import code_found, default_cache, fuses
+from cache_engine.cache.operator import Product, code_found, code_of, default_cache, fuses
 from cache_engine.cache.selection import check_wait
-from cache_engine.cache.serving.launch_support import Product, code_of
 from cache_engine.errors import UsageError
 from cache_engine.gpu.matmul_plan import ArrayForms, asked_alike
 from cache_engine.gpu.multiply import multiply, stream_of

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel, open_cache
 from cache_engine.cache.selection import check_wait
-from cache_engine.cache.serving.launch_support import Product, code_of
 from cache_engine.cache.stages import COMPILE
 from cache_engine.errors import NotCached, StoreUnusable, UsageError
 from cache_engine.gpu.profiling import OperatorCall, OperatorCalls, OperatorStatistics, ProfilerCounts, Watch
@@ -39,6 +38,8 @@ from cache_engine.model.gemm import (
     SpecialisationLike,
 )
 from cache_engine.settings import Settings
+from cache_engine.store.journal import Journal
+from cache_engine.store.journal.spans import MODULE
 
 if TYPE_CHECKING:
     from cache_engine.cache.queue import PendingKernel
@@ -435,3 +436,34 @@ def code_found(
         _log.info("cuBLAS serves: %s", missing)
         selection = cache.select(problem)
         return Code(selection.key, None, "", None, cache.journal.asked)
+
+
+# ---- The code to launch: that of the kernel that serves; if no kernel is ready yet, code that calls cuBLAS ----
+
+
+class Product(NamedTuple):
+    """The result of ``matmul``, or of an operator, that is called with ``wait_ms``.
+
+    Attributes:
+        array: the product.
+        served_by: the name of the kernel's function, or ``"cuBLAS, by CuPy"``.
+        better: the handle of the kernel that is compiled while another serves, as in ``CompiledKernel``.
+    """
+
+    array: Any
+    served_by: str
+    better: PendingKernel[CompiledKernel] | None
+
+
+def code_of(got: CompiledKernel | PendingKernel[CompiledKernel], journal: Journal) -> Code:
+    """The code to launch: the kernel's; or for a kernel that is still being compiled, code that calls cuBLAS.
+
+    Args:
+        journal: counts each further launch, and the time of loading the code.
+    """
+    from cache_engine.gpu.multiply import Code
+
+    if isinstance(got, CompiledKernel):
+        loaded = partial(journal.spans.add, MODULE)
+        return Code(got.key, got.cubin, got.entry, got.launch, journal.asked, got.better, loaded)
+    return Code(got.key, None, "", None, journal.asked, got)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine import log_handlers
-from cache_engine.cli.support import emit, json_option, open_cache
+from cache_engine.cli.support import emit, json_option, named, open_cache
 from cache_engine.cli.support.global_options import settings_of
 from cache_engine.cli.support.verb import LazyVerbs, VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
@@ -31,6 +31,7 @@ from cache_engine.units import counted, human_age, human_bytes, printable
 if TYPE_CHECKING:
     from cache_engine.frameworks.doctor import Diagnosis
     from cache_engine.frameworks.registry import Sources, Sums
+    from cache_engine.frameworks.torch_trace import Lookup
     from cache_engine.frameworks.values import Entry, Place, ScanFinding, Seen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -62,6 +63,29 @@ def cache_option(verb: _F) -> _F:
         callback=note,
         help="Also look in DIR, a cache of the framework KIND (repeatable).",
     )(verb)
+
+
+def trace_option(help: str) -> Callable[[_F], _F]:
+    """The option ``--trace`` of a verb, with the help that says what the verb does with it."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("--trace", type=kind, metavar="DIR", help=f"{help} DIR: what TORCH_TRACE named.")
+
+
+def lookups_of(trace: Path) -> tuple[list[Lookup], list[ScanFinding]]:
+    """The lookups of a trace, and the findings about its logs. Raises ``UsageError`` if it has neither."""
+    from cache_engine.frameworks.torch_trace import Lookup, lookups
+
+    with named(trace):
+        found = list(lookups(trace))
+    if not found:
+        raise UsageError(f"{trace} has no log with a lookup of torch.compile; run the program with TORCH_TRACE={trace}")
+    seen = [each for each in found if isinstance(each, Lookup)]
+    return seen, [each for each in found if not isinstance(each, Lookup)]
+
+
+def lookup_row(each: Lookup) -> dict[str, Any]:
+    """A lookup as a row for JSON, without the inputs of its key."""
+    return {name: getattr(each, name) for name in each.__slots__ if name != "factors"}
 
 
 @click.group(

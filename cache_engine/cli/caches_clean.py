@@ -18,8 +18,7 @@ from cache_engine.cli.caches import (
     scanned,
     shortener,
 )
-from cache_engine.cli.support import Verb, emit, json_option, open_cache
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.errors import UsageError
 from cache_engine.settings import Settings, parse_bytes

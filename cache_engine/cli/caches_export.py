@@ -9,8 +9,7 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.caches import cache_option, known_places
-from cache_engine.cli.support import Verb, emit, json_option, named
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, named, only_targets_option
 from cache_engine.errors import UsageError
 from cache_engine.model.documents import fields_of
 from cache_engine.settings import Settings

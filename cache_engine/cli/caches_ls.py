@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,14 +19,16 @@ from cache_engine.cli.caches import (
     entry_row,
     finding_row,
     known_places,
+    lookup_row,
+    lookups_of,
     places_in,
     print_findings,
     scanned,
     shortener,
+    trace_option,
     where,
 )
-from cache_engine.cli.support import Verb, emit, json_option, only_with
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, only_with
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, human_ms
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from cache_engine.frameworks.tuning import Choice
     from cache_engine.frameworks.values import Entry, Place, ScanFinding, Seen
 
-_MOST_LETTERS = 60
+_MOST_LETTERS, _SHOWN_KEY = 60, 13
 _SORTS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda entry: entry.created_at or 0.0,
     "last-used": lambda entry: entry.last_used_at or entry.created_at or 0.0,
@@ -52,6 +56,7 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
         "caches ls tile --kind triton --arch sm_90a",
         "caches ls --sort size --limit 10 --json",
         "caches ls --part tuning",
+        "caches ls --trace /tmp/trace",
     ),
     done="The entries are listed, or none matches.",
 )
@@ -61,6 +66,7 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 @only_targets_option
 @click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
 @click.option("--part", type=click.Choice(["tuning"]), help="List results of tuning, and what was chosen, instead.")
+@trace_option("List the lookups of a trace of torch.compile instead: which graphs hit or missed.")
 @click.option(
     "--sort",
     type=click.Choice(list(_SORTS)),
@@ -75,7 +81,8 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 @click.pass_obj
 def ls_verb(
     settings: Settings, /, text: tuple[str, ...], kinds: tuple[str, ...], archs: tuple[str, ...],
-    states: tuple[str, ...], part: str | None, sort: str, ascending: bool, limit: int, as_json: bool,
+    states: tuple[str, ...], part: str | None, trace: Path | None, sort: str, ascending: bool, limit: int,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """List kernels of other frameworks, newest first.
 
@@ -83,10 +90,14 @@ def ls_verb(
     all.
 
     With --part tuning, lists results of tuning instead: what Triton, Inductor, Helion and FlashInfer chose for each
-    key, and its time if their files have it.
+    key, and its time if their files have it. With --trace, lists the graphs that a run of torch.compile looked for.
     """
     from cache_engine.frameworks.registry import EntryFilter
 
+    if trace is not None:
+        only_with("", False, ("kinds", "archs", "states", "part", "sort", "ascending"), instead="--trace")
+        _list_lookups(trace, text, limit, as_json)
+        return
     sources, places = known_places(settings)
     if part is not None:
         only_with("", False, ("archs", "states", "sort", "ascending"), instead="--part")
@@ -166,6 +177,34 @@ def _list_tuning(places: list[Place], words: tuple[str, ...], limit: int, as_jso
         )  # fmt: skip
         print(f"{counted(len(rows), 'result')} of tuning.")
         print_findings(findings)
+
+    emit(document, as_json, show)
+
+
+def _list_lookups(trace: Path, words: tuple[str, ...], limit: int, as_json: bool) -> None:
+    found, findings = lookups_of(trace)
+    texts = [f"{each.cache} {each.result} {each.key} {each.name} {each.reason}".lower() for each in found]
+    found = [each for each, said in zip(found, texts, strict=True) if all(word.lower() in said for word in words)]
+    results = Counter(f"{each.cache} {each.result}" for each in found)
+    document = {
+        "lookups": [lookup_row(each) for each in found[:limit]],
+        "total": len(found),
+        "results": results,
+        "findings": [finding_row(None, one) for one in findings],
+    }
+
+    def show() -> None:
+        print_table(
+            {"cache": LEFT, "result": LEFT, "key": LEFT, "function": LEFT, "compile": LEFT, "reason": LEFT},
+            [
+                (each.cache, each.result, each.key[:_SHOWN_KEY] or "–", each.name or "–", each.compile_id, each.reason)
+                for each in found[:limit]
+            ],
+            dispensable=("compile",),
+        )
+        sums = ", ".join(f"{count:,} {what}" for what, count in results.items()) or "no lookup"
+        print(f"{sums}. Why one missed: caches show KEY --trace DIR.")
+        print_findings([(None, one) for one in findings])
 
     emit(document, as_json, show)
 

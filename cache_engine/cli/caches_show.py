@@ -17,23 +17,30 @@ from cache_engine.cli.caches import (
     common_letters,
     entry_row,
     find_entry,
+    finding_row,
     known_places,
+    lookup_row,
+    lookups_of,
+    print_findings,
     scanned,
+    trace_option,
 )
 from cache_engine.cli.support import Verb, emit, json_option, only_with
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
-from cache_engine.errors import StoreError, UsageError
+from cache_engine.errors import KeyNotFound, StoreError, UsageError
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.frameworks.comparison import Difference, DirectoriesCompared, EntriesCompared, Miss
     from cache_engine.frameworks.registry import Sources
+    from cache_engine.frameworks.torch_trace import Lookup
     from cache_engine.frameworks.tuning import TuningCompared
     from cache_engine.frameworks.values import Entry, KeyFactors, Part, Place
     from cache_engine.model.outcome import Failure
 
-_MOST_SHOWN, _MOST_LETTERS = 20, 60
+_MOST_SHOWN, _MOST_LETTERS, _MOST_GRAPHS = 20, 60, 200
+_NOT_LOGGED = "the log does not state the inputs of this key; of AOTAutograd it does with TORCH_LOGS=+aot"
 _FACTS = {
     "target": "arch", "version": "version", "compiler": "compiler", "registers": "registers",
     "shared": "shared_bytes", "stack": "stack_bytes", "spill": "spill_bytes", "code": "code_bytes",
@@ -51,6 +58,7 @@ _FACTS = {
         "caches show 3f2a 9b01",
         "caches show ~/.triton/cache triton=/scratch/triton",
         "caches show ~/.triton/cache triton=/scratch/triton --part tuning",
+        "caches show fk25hsen --trace /tmp/trace",
     ),
     done="The entry is printed; or the two are compared, whatever differs.",
     failed="No entry has such an id, or several have, the part cannot be read, or the two are of different frameworks.",
@@ -70,11 +78,13 @@ _FACTS = {
     help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN. Of two directories, "
     "tuning: compare what was chosen for each key.",
 )
+@trace_option("Say why a graph that a run of torch.compile looked for missed; ID is a key of caches ls --trace.")
 @json_option
 @click.pass_obj
 def show_verb(
-    settings: Settings, /, first: str, second: str | None, folder: Path | None, part: str | None, as_json: bool
-) -> None:
+    settings: Settings, /, first: str, second: str | None, folder: Path | None, part: str | None, trace: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show one entry, or why one of two missed.
 
     ID: a prefix is enough. Shows the known facts of the entry, why others are unknown, its parts, and the inputs of its
@@ -83,8 +93,15 @@ def show_verb(
     Of two entries, shows the inputs of the key that differ, and what that means. Two directories, also as KIND=DIR, are
     compared too: the entries that only one has, with the inputs that differ, and the entries with the same key but
     other bytes.
+
+    With --trace, shows what the key of a graph that a program looked for differs in from that of the nearest graph, of
+    the same trace or in Inductor's caches; or from that of the second ID.
     """
     sources, places = known_places(settings)
+    if trace is not None:
+        only_with("", False, ("folder", "part"), instead="--trace")
+        _show_lookup(settings, sources, places, trace, (first, second or ""), as_json=as_json)
+        return
     if second is not None:
         only_with("", False, ("folder",) if part == "tuning" else ("folder", "part"), instead="two IDs")
         _compare(settings, sources, places, (first, second), part == "tuning", as_json=as_json)
@@ -224,6 +241,60 @@ def _diff_tuning(one: Place, other: Place, as_json: bool) -> None:
     emit(document, as_json, lambda: _print_tuning(compared))
 
 
+def _show_lookup(
+    settings: Settings, sources: Sources, places: list[Place], trace: Path, keys: tuple[str, str], *, as_json: bool
+) -> None:
+    from cache_engine.frameworks.comparison import nearest
+    from cache_engine.frameworks.values import KeyFactors
+
+    found, findings = lookups_of(trace)
+    asked = _lookup(found, keys[0])
+    others: dict[str, KeyFactors | Failure] = {each.key: each.factors for each in found if each.cache == asked.cache}
+    if asked.cache == "fx_graph":
+        others = {**_graphs(settings, sources, places), **others}
+    known = [
+        (name, each) for name, each in others.items()
+        if isinstance(each, KeyFactors) and each.factors and name != asked.key and name.startswith(keys[1])
+    ]  # fmt: skip
+    near = nearest(asked.factors, known) if asked.factors.factors else None
+    unknown = "" if near else "no other graph has known inputs" if asked.factors.factors else _NOT_LOGGED
+    document = {
+        "lookup": lookup_row(asked),
+        "nearest": near[0] if near else "",
+        "differences": near[1] if near else [],
+        "unknown": unknown,
+        "findings": [finding_row(None, one) for one in findings],
+    }
+
+    def show() -> None:
+        print(printable(f"A: {asked.name or '–'}, {asked.cache} {asked.result} ({asked.reason}), {asked.key}"))
+        print(printable(f"B: the nearest, {near[0]}\n" if near else f"Not compared: {unknown}.", keep="\n"))
+        _print_differences(near[1] if near else [])
+        print_findings([(None, one) for one in findings])
+
+    emit(document, as_json, show)
+
+
+def _lookup(found: list[Lookup], key: str) -> Lookup:
+    """The last lookup of the one key that begins with a text, a miss before a hit; raises ``KeyNotFound``."""
+    chosen = [each for each in found if key and each.key.startswith(key)]
+    if len({each.key for each in chosen}) != 1:
+        many = "several lookups have keys that begin" if chosen else "no lookup has a key that begins"
+        raise KeyNotFound(f"{many} with {key[:80]!r}; caches ls --trace lists them")
+    return max(chosen, key=lambda each: each.result == "miss")
+
+
+def _graphs(settings: Settings, sources: Sources, places: list[Place]) -> dict[str, KeyFactors | Failure]:
+    """The inputs of the keys of the newest graphs in Inductor's caches, by key."""
+    from cache_engine.frameworks.values import Entry, key_of
+
+    here = [place for place in places if place.kind == "inductor" and not place.replaced_by]
+    found = [(place, each) for place, each in scanned(settings, sources, here) if isinstance(each, Entry)]
+    graphs = [each for each in found if each[1].id.startswith("fxgraph/")]
+    newest = sorted(graphs, key=lambda each: -(each[1].created_at or 0.0))[:_MOST_GRAPHS]
+    return {key_of(entry.id): sources.by_kind[place.kind].key_factors(place, entry) for place, entry in newest}
+
+
 def _alone(miss: Miss) -> dict[str, Any]:
     return {
         "id": miss.entry.id,
@@ -327,9 +398,12 @@ def _print_differences(differences: Sequence[Difference]) -> None:
 
 
 def _print_meanings(differences: Sequence[Difference]) -> None:
+    names: dict[str, list[str]] = {}
     for each in differences[:_MOST_SHOWN]:
-        if each.meaning:
-            print(printable(f"{each.name}: {each.meaning}."))
+        names.setdefault(each.meaning, []).append(each.name)
+    for meaning, of in names.items():
+        if meaning:
+            print(printable(f"{', '.join(of)}: {meaning}."))
 
 
 def _print_folders(one: Place, other: Place, d: DirectoriesCompared) -> None:

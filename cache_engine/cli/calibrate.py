@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache, write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, progress
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.chips import FACTORS, Calibration

@@ -13,8 +13,7 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.old_names import say_new_name
-from cache_engine.cli.support import Verb, emit, json_option, open_cache
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture

@@ -7,19 +7,20 @@ import platform
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from cache_engine._version import version_and_build
 from cache_engine.cache.serving.pack_state import pack_state
-from cache_engine.cli.support import Verb, emit, json_option, open_cache
-from cache_engine.cli.terminal import LEFT, print_table, short_time
+from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache, write_file
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.contents import cuda_for, find_tool
 from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
@@ -29,6 +30,7 @@ from cache_engine.insight.packs import signed_by
 from cache_engine.kernels.hopper import TARGET
 from cache_engine.kernels.select import TO_PROVE
 from cache_engine.model.architecture import compiled_for
+from cache_engine.model.documents import to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.proof import PROVED
 from cache_engine.settings import (
@@ -50,6 +52,9 @@ from cache_engine.store.proofs import states
 from cache_engine.store.signatures.signers import TrustedSigners, named_by
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.plan import NO_FREE_BYTES
+
+if TYPE_CHECKING:
+    from cache_engine.batch.gpu_check import GpuSpeed
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -96,23 +101,40 @@ class Check:
     missing="--gpu: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
 @click.option("--settings", "every", is_flag=True, help="Also list the settings that are at their default.")
-@click.option("--gpu", "on_gpu", is_flag=True, help="Also run canaries of every kernel family on the GPU, and matmul.")
+@click.option("--gpu", "on_gpu", is_flag=True, help="Also check the GPU: all families, matmul, memory pool, speed.")
+@click.option(
+    "--output",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="--gpu: write the report to a .json or .html file to send, or to a .csv for calibrate (repeatable).",
+)
 @json_option
 @click.pass_obj
-def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, as_json: bool) -> None:
+def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[Path, ...], as_json: bool) -> None:
     """Check the installation.
 
     Checks packages, compilers, tools, the GPU, the store and its disk, packs, and the environment's variables, and
     says how long a hit from that disk takes. Also lists the settings that are not at their default, with their origin:
     argument, environment, settings file, or the policy that sets them. Changes nothing and needs no GPU.
 
-    With --gpu, which takes about a minute, every family computes small problems of each type and layout, in processes
-    of their own; the line of one that is wrong has the command to see it again.
+    With --gpu, which takes a minute at most, every family computes small problems of each type and layout, in processes
+    of their own; the line of one that is wrong has the command to see it again. Then layers of models are timed beside
+    cuBLAS, and compared with the GPU model's prediction.
     """
-    checks = [*_on_the_gpu(settings), *examine(settings)] if on_gpu else examine(settings)
+    only_with("--gpu", on_gpu, ("files",))
+    for file in files:
+        if file.suffix not in _WRITERS:
+            raise UsageError(f"{file} must end with {', '.join(_WRITERS)}")
+    speeds: list[GpuSpeed] = []
+    checks = [*_on_the_gpu(settings, speeds), *examine(settings)] if on_gpu else examine(settings)
     is_ok = all(check.status != PROBLEM for check in checks)
-    document = {"checks": checks, "ok": is_ok, "settings": [_setting(settings, name) for name in BY_NAME]}
-    emit(document, as_json, lambda: _print_checks(checks, settings, every=every), failed=not is_ok)
+    listed = [_setting(settings, name) for name in BY_NAME]
+    document = {"checks": checks, "ok": is_ok, "settings": listed, "speeds": speeds}
+    for file in files:
+        write_file(file, _WRITERS[file.suffix](document, checks, speeds).encode(), force=True)
+    emit(document, as_json, lambda: _print_checks(checks, speeds, settings, every=every), failed=not is_ok)
 
 
 def _setting(settings: Settings, name: str) -> dict[str, str]:
@@ -149,17 +171,27 @@ def examine(settings: Settings) -> list[Check]:
     return checks
 
 
-def _on_the_gpu(settings: Settings) -> Iterator[Check]:
-    """Checks each family, and ``matmul`` of each library's arrays, on the GPU. Stores no kernel on disk."""
-    from cache_engine.batch.gpu_check import check_gpu
+def _on_the_gpu(settings: Settings, timed: list[GpuSpeed]) -> Iterator[Check]:
+    """Checks the GPU, and appends speeds to ``timed``. Stores no kernel on disk."""
+    from cache_engine.batch.gpu_check import BUDGET_S, check_gpu, speeds
 
+    until, refused = time.monotonic() + BUDGET_S, set[str]()
     with open_cache(settings.with_overrides({"enable_caching": False, "prove": NEVER})) as cache:
-        for one in check_gpu(cache):
+        for one in check_gpu(cache, until):
+            refused |= set() if one.state == PROVED else {one.name}
             again = f"; again: {one.command}" if one.command else ""
             where = f" ({one.case}, seed {one.seed})" if one.case else ""
             right = f"{counted(one.cases, 'case')} right on the GPU" if one.state == PROVED else f"{one.state}: "
             status = OK if one.state == PROVED else PROBLEM
             yield Check(f"GPU: {one.name}", status, f"{right}{one.reason}{where}{again}")
+        timed += speeds(cache, until, refused)
+    for wrong in (speed for speed in timed if speed.is_wrong):
+        yield Check("GPU: result", PROBLEM, f"{wrong.family} {wrong.m}x{wrong.n}x{wrong.k} is wrong: {wrong.reason}")
+    if measured := sum(speed.tflops is not None for speed in timed):
+        calibrate = "add --output gpu.csv, then gemm-cache calibrate gpu.csv --output gpu.json"
+        yield Check("GPU: speed", OK, f"{measured} of {len(timed)} timed; to fit the GPU model to them, {calibrate}")
+    else:
+        yield Check("GPU: speed", NOTE, f"not measured: {timed[0].reason}")
 
 
 def _families(settings: Settings, device: DeviceFingerprint) -> Iterator[Check]:
@@ -375,9 +407,55 @@ def _file_system(path: Path) -> str:
 # ---- For people ----
 
 
-def _print_checks(checks: list[Check], settings: Settings, *, every: bool) -> None:
+_SPEED_WORDS, _SPEED_NUMBERS = ("model", "layer", "family"), ("m", "n", "k", "TFLOP/s", "cuBLAS", "predicted")
+
+
+def _speed_rows(speeds: Sequence[GpuSpeed]) -> list[tuple[str, ...]]:
+    """The cells of the table of speeds; what was not measured says so."""
+
+    def rate(value: float | None, otherwise: str) -> str:
+        return otherwise if value is None else f"{value:,.1f}"
+
+    return [
+        (
+            one.model, one.layer, one.family, str(one.m), str(one.n), str(one.k), rate(one.tflops, "not measured"),
+            rate(one.reference_tflops, "not measured"), rate(one.predicted_tflops, "unknown GPU"),
+        )
+        for one in speeds
+    ]  # fmt: skip
+
+
+def _as_csv(document: object, checks: object, speeds: Sequence[GpuSpeed]) -> str:  # noqa: ARG001
+    """The measured times, as ``calibrate`` reads them."""
+    device = gpu()
+    arch = device if isinstance(device, str) else device.name.replace(",", " ")
+    rows = [f"{arch},{one.m},{one.n},{one.k},{one.latency_us}" for one in speeds if one.latency_us is not None]
+    return "\n".join(("arch,M,N,K,latency_us", *rows, ""))
+
+
+def _as_html(document: object, checks: Sequence[Check], speeds: Sequence[GpuSpeed]) -> str:  # noqa: ARG001
+    from cache_engine.insight.report.page import Report, Section, Table, written
+
+    found = Table(("status", "check", "result"), tuple((one.status, one.name, one.detail) for one in checks), 3)
+    table = Table((*_SPEED_WORDS, *_SPEED_NUMBERS), tuple(_speed_rows(speeds)), len(_SPEED_WORDS))
+    sections = (Section("Checks", (found,)), Section("Speed in bf16, TFLOP/s", (table,)))
+    return written(Report("First contact with a GPU", "", "gemm-cache doctor --gpu", sections), time.time())
+
+
+_WRITERS: dict[str, Callable[[object, Sequence[Check], Sequence[GpuSpeed]], str]] = {
+    ".json": lambda document, *_: f"{to_json(document)}\n",
+    ".html": _as_html,
+    ".csv": _as_csv,
+}
+"""The functions that make the content of a file of ``--output``, by the ending of its name."""
+
+
+def _print_checks(checks: list[Check], speeds: list[GpuSpeed], settings: Settings, *, every: bool) -> None:
     rows = [(_SIGNS[check.status], check.name, check.detail) for check in checks]
     print_table({"": LEFT, "check": LEFT, "result": LEFT}, rows)
+    if speeds:
+        print()
+        print_table({**dict.fromkeys(_SPEED_WORDS, LEFT), **dict.fromkeys(_SPEED_NUMBERS, RIGHT)}, _speed_rows(speeds))
     listed = [name for name in BY_NAME if every or settings.origin(name) != Origin.DEFAULT]
     if listed:
         print()

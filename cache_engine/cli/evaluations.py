@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
-from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing, write_file
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.errors import UsageError

@@ -14,9 +14,18 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.remote import remote_named
-from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache, table_options, wanted_of
+from cache_engine.cli.support import (
+    Verb,
+    VerbGroup,
+    emit,
+    json_option,
+    open_cache,
+    print_refused,
+    signing_key,
+    table_options,
+    wanted_of,
+)
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.signing import print_refused, signing_key
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.settings import Settings
 from cache_engine.settings.extras import require

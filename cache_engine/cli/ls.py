@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from cache_engine.cli.support import Verb, emit, json_option, open_cache
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.index.queries import OLD_SORTS, SORTS
 from cache_engine.settings import Settings

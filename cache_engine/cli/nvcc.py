@@ -42,7 +42,7 @@ def nvcc_verb(settings: Settings, /, words: tuple[str, ...], explain: bool, as_j
         from cache_engine.adapters.nvcc import launch
 
         sys.exit(launch(words, {**os.environ, "GEMM_CACHE_DIR": str(settings.directory())}))
-    from cache_engine.insight.launches import explain_launch
+    from cache_engine.insight.explanation import explain_launch
 
     with open_cache(settings, create=False) as cache:
         found = explain_launch(cache.layout, words)

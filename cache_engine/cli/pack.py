@@ -12,15 +12,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, named, open_cache
+from cache_engine.cli.support import (
+    Verb,
+    VerbGroup,
+    emit,
+    json_option,
+    named,
+    only_targets_option,
+    only_with,
+    open_cache,
+    print_refused,
+    print_unknown,
+    signing_key,
+    targets_option,
+    write_file,
+)
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
-from cache_engine.cli.support.targets import only_targets_option, targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
-from cache_engine.errors import UsageError
+from cache_engine.errors import StoreError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.frameworks.bundles import Group
+from cache_engine.frameworks.bundles import Group, UnknownGroup
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import fields_of, picked
@@ -72,6 +84,7 @@ def _model_options(verb: _F) -> _F:
         "pack export llama.oci --format oci --sign ~/.ssh/id_ed25519",
         "pack export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
         "pack export flashinfer-trace --format flashinfer --for Llama-3.1-8B --arch sm_90a",
+        "pack export artifacts.bin --as llama-1",
     ),
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
@@ -96,11 +109,12 @@ def _model_options(verb: _F) -> _F:
     help="oci: make FILE a directory, an OCI image layout with the pack, for oras or skopeo. flashinfer: FILE is a "
     "FlashInfer Trace dataset; write solutions into it.",
 )
+@click.option("--as", "name", metavar="NAME", help="Write the artifacts of torch.compile that pack import --as stored.")
 @json_option
 @click.pass_obj
 def export_verb(
     settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, form: str,
-    as_json: bool, **asked: Any,
+    name: str | None, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Write the kernels of the store to a pack.
 
@@ -108,10 +122,17 @@ def export_verb(
     frameworks keep in the store are packed too, but serve only after pack import; compiled CPU code is left out, unless
     it is signed and the setting host_code is on. With --for, the pack has only the kernels of a model: those that warm
     with the same arguments compiles. With --sign, stores that trust the key (setting trusted_signers) know who made the
-    kernels. With --format oci, the pack can be pushed to a container registry; pack import reads it back. With
-    --format flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name
-    no kernel's code, so the store, or packs, must be where they run.
+    kernels. A pack also tells, as a hint, which kernel families were proved on GPUs of this store.
+
+    With --format oci, the pack can be pushed to a container registry; pack import reads it back. With --format
+    flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name no kernel's
+    code, so the store, or packs, must be where they run. With --as, writes no pack, but the file for
+    torch.compiler.load_cache_artifacts, if the setting host_code is on and a trusted signer signed it.
     """
+    if name is not None:
+        only_with("", False, ("archs", "model", "m", "dtype", "sign", "form"), instead="--as")
+        _export_artifacts(settings, name, file, force, as_json)
+        return
     if form == "oci" and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
     if form == "flashinfer" and (force or sign is not None):
@@ -148,9 +169,7 @@ def export_verb(
     document = {
         "file": str(file.absolute()),
         "bytes": sum(path.stat().st_size for path in files),
-        "entries": exported.entries,
-        "refused": exported.refused,
-        "unknown_format": exported.unknown_format,
+        **picked(exported, "entries", "refused", "unknown_format"),
         "signed_by": "" if key is None else key.fingerprint,
         "missing": absent,
     }
@@ -160,23 +179,41 @@ def export_verb(
 @pack_verb.command(
     "import",
     cls=Verb,
-    examples=("pack import kernels.gemmpack --dry-run", "pack import kernels.gemmpack", "pack import ~/.triton/cache"),
+    examples=(
+        "pack import kernels.gemmpack --dry-run",
+        "pack import kernels.gemmpack",
+        "pack import ~/.triton/cache",
+        "pack import artifacts.bin --as llama-1",
+    ),
     done="All kernels of the pack, or of the cache, are in the store.",
-    argument_texts={"file": "A pack, an OCI image layout with one, or a cache directory of Triton."},
+    argument_texts={
+        "file": "A pack, an OCI image layout with one, a cache directory of Triton; or, with --as, artifacts of torch."
+    },
     failed="The pack or the directory is unusable, or some of its kernels are refused.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Verify the pack and list what would be imported.")
+@click.option(
+    "--as",
+    "name",
+    metavar="NAME",
+    help="Store a file with the bytes of torch.compiler.save_cache_artifacts as this snapshot.",
+)
 @json_option
 @click.pass_obj
-def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
+def import_verb(settings: Settings, /, file: Path, dry_run: bool, name: str | None, as_json: bool) -> None:
     """Import the kernels of a pack or of Triton's cache.
 
     FILE may be in an OCI image layout, as pack export --format oci makes it. Each kernel is verified; kernels already
     in the store stay as they are. A kernel is a program for your GPU: import packs and caches only from people whose
     programs you would run. From a directory that is Triton's own cache, only finished kernels are imported: no host
-    libraries and no tuning results.
+    libraries and no tuning results. With --as, FILE is what torch.compiler.save_cache_artifacts returned: it is signed
+    with the setting signing_key, travels in packs and remotes as host code does, and pack export --as writes it again.
     """
+    if name is not None:
+        only_with("", False, ("dry_run",), instead="--as")
+        _import_artifacts(settings, name, file, as_json)
+        return
     with named(file):
         given, file = file, _pack_named(file)
         is_directory = stat.S_ISDIR(file.stat().st_mode)
@@ -191,6 +228,42 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
         with terminal.progress("Importing", len(pack)) as (bar, task):
             imported = cache.admin.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
     _emit_imported(given, imported, dry_run=dry_run, as_json=as_json)
+
+
+def _import_artifacts(settings: Settings, name: str, file: Path, as_json: bool) -> None:
+    from cache_engine.frameworks.bundles import MAX_BYTES
+    from cache_engine.frameworks.torch_artifacts import put_artifacts
+    from cache_engine.store.signatures.signers import SigningKey
+
+    with named(file), file.open("rb") as opened:
+        data = opened.read(MAX_BYTES + 1)  # of a pipe too, whose size is not known
+    sign = SigningKey.read(settings.signing_key).sign if settings.signing_key else bytes
+    with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
+        version = put_artifacts(cache.layout, name, data, sign=sign, durable=settings.is_durable)
+    _emit_artifacts(f"Stored as {name}", file, name, data, version, as_json)
+
+
+def _export_artifacts(settings: Settings, name: str, file: Path, force: bool, as_json: bool) -> None:
+    from cache_engine.cli.run import fetched_snapshot, untrusted
+    from cache_engine.frameworks.snapshots import check_name
+    from cache_engine.frameworks.torch_artifacts import artifacts_of
+
+    with open_cache(settings, create=False) as cache:
+        try:
+            snapshot, signed = fetched_snapshot(settings, cache, check_name(name))
+            data, version = artifacts_of(cache.layout, snapshot)
+        except UnknownGroup as error:
+            raise StoreError(f"{name} is not read, because a newer version wrote it: {error}") from error
+    if reason := untrusted(settings, signed):
+        raise StoreError(f"{name} is host code, and {reason}; see pack import --help")
+    write_file(file, data, force=force)
+    _emit_artifacts(f"Wrote {name}", file, name, data, version, as_json)
+
+
+def _emit_artifacts(done: str, file: Path, name: str, data: bytes, version: str, as_json: bool) -> None:
+    document = {"file": str(file.absolute()), "name": name, "bytes": len(data), "torch_version": version}
+    said = f"{done}: {human_bytes(len(data))}, made by torch {version or 'of an unknown version'}."
+    emit(document, as_json, lambda: print(printable(said)))
 
 
 def _emit_imported(file: Path, imported: Imported, *, dry_run: bool, as_json: bool) -> None:

@@ -14,9 +14,18 @@ import click
 
 from cache_engine.cache.remote.base import without_query
 from cache_engine.cli import terminal
-from cache_engine.cli.support import Days, Verb, VerbGroup, emit, json_option, open_cache
-from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support import (
+    Days,
+    Verb,
+    VerbGroup,
+    emit,
+    json_option,
+    only_targets_option,
+    open_cache,
+    print_refused,
+    print_unknown,
+    signing_key,
+)
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.frameworks.bundle_facts import describe
@@ -74,7 +83,7 @@ def remote_verb() -> None:
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     """Compare the store with a remote, and show its use."""
-    from cache_engine.cache.remote.breaker import YOUNG_S, outage
+    from cache_engine.cache.remote.tier import YOUNG_S, outage
 
     remote = remote_named(settings, url)
     with open_cache(settings, create=False, optional=True) as cache:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache, write_file
 from cache_engine.cli.terminal import escaped, moment
 from cache_engine.errors import GemmCacheError, LockTimeout, UsageError
 from cache_engine.frameworks.bundles import UnknownGroup
@@ -26,6 +25,7 @@ from cache_engine.units import counted, human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
+    from cache_engine.frameworks.snapshots import Snapshot
     from cache_engine.frameworks.supervisor import Ready
     from cache_engine.frameworks.watch import Run
     from cache_engine.model.key import CacheKey
@@ -202,21 +202,12 @@ def _saying(failed: str) -> Iterator[None]:
 
 def _restore(settings: Settings, name: str, root: Path, environment: dict[str, str], *, is_alone: bool) -> None:
     from cache_engine.frameworks.restore import restore
-    from cache_engine.frameworks.snapshots import read_snapshot, snapshot_key
     from cache_engine.store.disk import DiskStore
 
     with _saying(f"{name} is not restored"), _open_store(settings) as cache:
         layout = cache.layout
-        if not os.path.exists(layout.group_path(snapshot_key(name))):
-            _fetch(settings, cache, [snapshot_key(name)])
-        found = read_snapshot(layout, name)
-        if found is None:
-            raise UsageError("neither the store nor the setting remote has it")
-        snapshot, signed = found
-        lacking = [key for key in snapshot.entries if not os.path.exists(layout.group_path(key))]
-        if lacking and settings.remote:
-            _fetch(settings, cache, lacking)
-        done = restore(layout, snapshot, root, environment, untrusted=_untrusted(settings, signed), is_alone=is_alone)
+        snapshot, signed = fetched_snapshot(settings, cache, name)
+        done = restore(layout, snapshot, root, environment, untrusted=untrusted(settings, signed), is_alone=is_alone)
         for key, made_at in done.made_at.items():  # so that what was used is not evicted first
             cache.journal.hit(key, DiskStore.name, made_at=made_at)
         entries = counted(len(done.made_at), "entry", "entries")
@@ -225,6 +216,25 @@ def _restore(settings: Settings, name: str, root: Path, environment: dict[str, s
             _say(f"not restored: {counted(done.missing, 'entry', 'entries')} that the store does not have")
         for why, count in done.left.most_common():
             _say(f"not restored: {why}: {count:,} {'operations' if why.startswith('flashinfer') else 'entries'}")
+
+
+def fetched_snapshot(settings: Settings, cache: Cache, name: str) -> tuple[Snapshot, bytes]:
+    """A snapshot of the store, or of the setting ``remote``, and the bytes that its signature covers.
+
+    Asks the remote for what the store lacks, entries too. Raises ``UsageError`` if neither has it.
+    """
+    from cache_engine.frameworks.snapshots import read_snapshot, snapshot_key
+
+    layout = cache.layout
+    if not os.path.exists(layout.group_path(snapshot_key(name))):
+        _fetch(settings, cache, [snapshot_key(name)])
+    found = read_snapshot(layout, name)
+    if found is None:
+        raise UsageError("neither the store nor the setting remote has it")
+    lacking = [key for key in found[0].entries if not os.path.exists(layout.group_path(key))]
+    if lacking:
+        _fetch(settings, cache, lacking)
+    return found
 
 
 def _open_store(settings: Settings) -> Cache:
@@ -243,7 +253,7 @@ def _fetch(settings: Settings, cache: Cache, keys: list[CacheKey]) -> None:
             _say(f"not fetched: {refused.key[:12]}: {refused.cause}")
 
 
-def _untrusted(settings: Settings, signed: bytes) -> str:
+def untrusted(settings: Settings, signed: bytes) -> str:
     """The reason why code for the CPU in a snapshot is not accepted; empty where it is."""
     from cache_engine.errors import Unproved
     from cache_engine.store.signatures import proof_for

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache, printing
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache, printing, write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.errors import UsageError
 from cache_engine.insight.toolchains import timing_row, timings_csv

@@ -263,8 +263,7 @@ def _compile(
 
 
 def _fill_with_sample(settings: Settings, jobs: int | None, *, as_json: bool) -> None:
-    from cache_engine.batch.sample import request_kernels, sample_problems
-    from cache_engine.batch.warm import warm
+    from cache_engine.batch.warm import request_kernels, sample_problems, warm
 
     problems = sample_problems()
     started = time.perf_counter()

@@ -146,13 +146,13 @@ def linked_sass(cubin: bytes) -> str:
     return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-gi", "-gp"], cubin)
 
 
-def live_registers(cubin: bytes) -> str:
-    """The disassembled machine code, with the number of registers in use at each instruction.
+def register_table(cubin: bytes) -> str:
+    """The disassembled machine code, with the encoding of each instruction and what it does to each register.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
     """
-    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-lrm", "count"], cubin)
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-hex", "-lrm", "narrow"], cubin)
 
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:

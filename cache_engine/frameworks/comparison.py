@@ -10,12 +10,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cache_engine.frameworks.base import CacheReader
 from cache_engine.frameworks.facts import digest_of
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, PartKind, Place
 from cache_engine.model.outcome import Failure
 
+_T = TypeVar("_T")
 MOST_CANDIDATES = 50
 """The most entries of the same name that are compared to find the entry nearest to a missing one."""
 
@@ -152,26 +154,16 @@ class Comparing:
         known = self._known(alone)
         if isinstance(known, Failure):
             return Miss(alone[1], None, unknown=known.reason)
-        nearest: tuple[Entry, tuple[Difference, ...]] | None = None
-        for entry in candidates:
-            factors = self._known((place, entry))
-            if isinstance(factors, KeyFactors):
-                found = differences(factors, known)
-                if nearest is None or len(found) < len(nearest[1]):
-                    nearest = entry, found
-        if nearest is None:
+        found = nearest(known, ((entry, self._known((place, entry))) for entry in candidates))
+        if found is None:
             return Miss(alone[1], None, unknown="the other directory has no entry of this name")
-        return Miss(alone[1], nearest[0], differences(known, self._stated(place, nearest[0])))
+        return Miss(alone[1], *found)
 
     def _known(self, of: tuple[Place, Entry]) -> KeyFactors | Failure:
         place, entry = of
         if (place, entry.id) not in self._factors:
             self._factors[place, entry.id] = self._source.key_factors(place, entry)
         return self._factors[place, entry.id]
-
-    def _stated(self, place: Place, entry: Entry) -> KeyFactors:
-        found = self._known((place, entry))
-        return found if isinstance(found, KeyFactors) else KeyFactors(())
 
     def _parts(self, one: tuple[Place, Entry], other: tuple[Place, Entry]) -> tuple[str, ...]:
         """The names of the parts with different bytes.
@@ -197,6 +189,17 @@ class Comparing:
     def _digest(self, part: Part, place: Place, entry: Entry) -> str:
         data = self._source.read(place, entry, part)
         return data.reason if isinstance(data, Failure) else digest_of(data)
+
+
+def nearest(
+    known: KeyFactors, candidates: Iterable[tuple[_T, KeyFactors | Failure]]
+) -> tuple[_T, tuple[Difference, ...]] | None:
+    """The candidate whose inputs differ the least, and the differences; ``None`` if no candidate's are known.
+
+    For torch.compile, another graph is farther than the same graph with any other config.
+    """
+    found = [(each, differences(known, stated)) for each, stated in candidates if isinstance(stated, KeyFactors)]
+    return min(found, key=lambda each: (any(one.group == "graph" for one in each[1]), len(each[1])), default=None)
 
 
 def differences(one: KeyFactors, other: KeyFactors) -> tuple[Difference, ...]:
@@ -228,7 +231,7 @@ _RULES = tuple(
             "a port of the network, which may be new at each start: fix it, or unset it before the framework starts",
         ),
         (
-            r"(?i)[ _](?:RANK|DEVICE_INDEX|WORLD_SIZE)$",
+            r"(?i)^(?!config |torch ).*[ _](?:RANK|DEVICE_INDEX|WORLD_SIZE)$",
             "the number of this process among others: each of them has kernels of its own",
         ),
         (
@@ -243,6 +246,7 @@ _RULES = tuple(
             r"(?i)mtime|timestamp",
             "a time of modification: copies and shared storage change it; copy with the times (rsync -t, cp -p)",
         ),
+        (r"^graph ", "the code of the program was changed, or it is called with other shapes, types or devices"),
         (r"(?i)version", "another version: after an upgrade every kernel is compiled again"),
         (r"(?i)compiler", "another compiler, or one with other options"),
         (r"^target ", "another GPU: its kernels are compiled apart"),

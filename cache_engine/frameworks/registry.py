@@ -31,7 +31,8 @@ GROUP = "gemm_cache.sources"
 
 _HERE = (
     "triton:Triton", "vllm:VLLM", "programs:CuPy", "cutile:CuTile", "tilelang:TileLang", "programs:CudaCore",
-    "flashinfer:FlashInfer", "deepgemm:DeepGemm", "sized:Jax", "sized:Inductor", "sized:ComputeCache", "sized:TensorRT",
+    "flashinfer:FlashInfer", "deepgemm:DeepGemm", "inductor:Inductor", "sized:Jax", "sized:ComputeCache",
+    "sized:TensorRT",
 )  # fmt: skip
 """The readers of this package: the module in ``frameworks.readers``, and its class."""
 
@@ -115,6 +116,7 @@ PACKAGES = {
     "triton": ("triton", "pytorch-triton", "pytorch-triton-rocm"),
     "tilelang": ("tilelang",),
     "flashinfer": ("flashinfer-python",),
+    "inductor": ("torch",),
 }
 """For each framework whose version belongs to its entries' facts, its packages, the usual one first."""
 

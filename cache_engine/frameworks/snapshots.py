@@ -77,13 +77,17 @@ class SavedFile(msgspec.Struct, frozen=True):
     digest: str
 
 
-class SavedEntry(msgspec.Struct, frozen=True):
-    """The description of an entry: its framework, its name for people, and its files in the order of writing."""
+class SavedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The description of an entry: its framework, its name for people, its files in the order of writing, the version.
+
+    The version is only that of artifacts of torch.compile.
+    """
 
     format: int
     kind: str
     name: str
     files: Annotated[list[SavedFile], msgspec.Meta(min_length=1, max_length=MOST_FILES)]
+    version: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -163,9 +167,14 @@ def save(
         raise UsageError(f"{root} has no complete entry; an earlier snapshot of this name stays")
     done.entries = len(keys)
     snapshot = Snapshot(FORMAT, name, id_of(str(root)), time.time(), environment.get(JAX_CACHES, ""), sorted(keys))
-    data = sign(enveloped(msgspec.json.encode(snapshot), format=FORMAT))
-    put_group(layout, Group(FRAMEWORK, name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable)
+    put_snapshot(layout, snapshot, sign=sign, durable=durable)
     return done
+
+
+def put_snapshot(layout: StoreLayout, snapshot: Snapshot, *, sign: Callable[[bytes], bytes], durable: bool) -> None:
+    """Stores the description of a snapshot, signed, after its entries; raises ``OSError``."""
+    data = sign(enveloped(msgspec.json.encode(snapshot), format=FORMAT))
+    put_group(layout, Group(FRAMEWORK, snapshot.name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable)
 
 
 def _is_stored(layout: StoreLayout, key: CacheKey) -> bool:

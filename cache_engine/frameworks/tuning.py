@@ -1,8 +1,9 @@
 """Results of tuning in other frameworks' caches: the config that was chosen for each key, and its time if stored.
 
 A file for each key: of Triton ``NAME.autotune.json``, of Inductor and Helion ``DIGEST.best_config``, of FlashInfer
-``entries/DIGEST.json`` of its managed cache, or one file with all keys. Sources: ``triton/runtime/autotuner.py`` of
-3.9.0, ``torch/_inductor/runtime/autotune_cache.py`` of 2.13, ``helion/autotuner/local_cache.py`` of 1.5.1,
+``entries/DIGEST.json`` of its managed cache, or one file with all keys; of Inductor's ``max_autotune`` one a GPU,
+``cache/DIGEST``, with all operations. Sources: ``triton/runtime/autotuner.py`` of 3.9.0, ``PersistentCache`` and
+``runtime/autotune_cache.py`` of ``torch/_inductor`` of 2.13 and 2.14, ``helion/autotuner/local_cache.py`` of 1.5.1,
 ``flashinfer/autotune_cache.py`` and ``autotuner/autotuner.py`` of 0.7.2. They are read as JSON, and nothing is trusted.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,8 @@ from cache_engine.frameworks.values import MOST_NAME, Fault, Place, ScanFinding,
 
 ENDINGS = (".autotune.json", ".best_config")
 _FLASHINFER = "flashinfer"
+_ALL = {_FLASHINFER: re.compile(r"(?s).*\.json"), "inductor": re.compile("cache/[^/.]+")}
+_NONE = re.compile("/")
 _OF_FILE = ("_metadata", "_generation", "_records")
 """Keys of FlashInfer's file with all results under which there is no result."""
 _NO_CHOICE = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash")
@@ -78,7 +82,7 @@ class TuningCompared:
 def choices(place: Place) -> Iterator[Choice | ScanFinding]:
     """Yields the results in a cache, and a finding for each invalid file. Raises ``OSError`` if it cannot be opened."""
     with Folder(place.path) as top:
-        for name in _files(top, "", place.kind == _FLASHINFER):
+        for name in _files(top, "", _ALL.get(place.kind, _NONE)):
             try:
                 yield from _choices(name, top.read(name, MOST_TEXT_BYTES))
             except FileNotFoundError:
@@ -89,16 +93,19 @@ def choices(place: Place) -> Iterator[Choice | ScanFinding]:
                 yield ScanFinding(Fault.DAMAGED, id_of(name), f"it is no result of tuning: {error}")
 
 
-def _files(folder: Folder, above: str, is_any: bool) -> Iterator[str]:
-    """Yields the paths of files that may have results, folders in the order of their names."""
+def _files(folder: Folder, above: str, more: re.Pattern[str]) -> Iterator[str]:
+    """Yields the paths of files that may have results, folders in the order of their names.
+
+    ``more`` is a pattern for the paths of files of which the ending does not tell.
+    """
     for item in sorted(folder, key=lambda item: item.name):
         name = f"{above}{item.name}"
-        if item.name.endswith(ENDINGS) or (is_any and item.name.endswith(".json")):
+        if item.name.endswith(ENDINGS) or more.fullmatch(name):
             yield name
         elif item.is_dir(follow_symlinks=False) and name.count("/") < MOST_DEPTH:
             try:
                 with folder.enter(item.name) as below:
-                    yield from _files(below, f"{name}/", is_any)
+                    yield from _files(below, f"{name}/", more)
             except (FileNotFoundError, Unread):
                 continue  # a scan of the cache says it
 
@@ -124,10 +131,24 @@ def _choices(file: str, data: bytes) -> Iterator[Choice]:
         yield Choice("inductor", digest[:12], digest, _text(config), file)
     elif document.keys() >= {"key", "runner", "tactic"}:
         yield _of_flashinfer(document["key"], (document["runner"], document["tactic"]), file)
+    elif document.keys() == {"system", "cache"}:
+        yield from _of_operations(document["cache"], file)
     elif "_metadata" in document:
         for key, result in document.items():
             if key not in _OF_FILE:
                 yield _of_flashinfer(key, result, file)
+
+
+def _of_operations(operations: Mapping[str, Any], file: str) -> Iterator[Choice]:
+    """The fastest choice for each operation, inputs and precision; a choice is a template or library, and a digest."""
+    for operation, by_inputs in operations.items():
+        for inputs, by_precision in by_inputs.items():
+            for precision, timed in by_precision.items():
+                times_ms = {_line(choice): ms for choice, time in timed.items() if (ms := _ms(time)) is not None}
+                if times_ms:
+                    chosen = min(times_ms, key=times_ms.__getitem__)
+                    key = _line(f"{inputs} {precision}")
+                    yield Choice("inductor", id_of(operation[:MOST_NAME]), key, chosen, file, times_ms)
 
 
 def _of_flashinfer(key: str, result: Any, file: str) -> Choice:

@@ -62,7 +62,7 @@ _STAGED = ("triton", "deepgemm")
 _BY_NAME = {
     "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
 }  # fmt: skip
-"""For each cache whose entries are not read, the names of the entries that are compiles: programs, graphs, kernels."""
+"""For each cache that has other entries too, the names of those that are compiles: programs, graphs, kernels."""
 _MOST_KERNELS = 10_000
 
 
@@ -222,11 +222,10 @@ class Watch:
             elif isinstance(seen, ScanFinding):
                 where = f"{place.path_text}: {seen.id}" if seen.id else place.path_text
                 self._findings[place, seen.id] = f"{where}: {seen.fault}, {seen.detail}"
-            elif seen.state == State.COMPLETE or (
-                seen.state == State.UNREAD and place.kind in _BY_NAME and _BY_NAME[place.kind].fullmatch(seen.id)
-            ):
+            elif seen.state == State.COMPLETE or (seen.state == State.UNREAD and place.kind in _BY_NAME):
                 there[place][seen.id] = seen.stamp
-                yield place, seen
+                if place.kind not in _BY_NAME or _BY_NAME[place.kind].fullmatch(seen.id):
+                    yield place, seen
         self._stamps = there
 
 

@@ -230,6 +230,18 @@ class DeviceMemoryPool:
             limit_bytes=allocator.get_limit() or None,
         )
 
+    def fault(self) -> str:
+        """The fault of a MiB of the pool's memory; empty if it keeps what is written, and the pool counts it."""
+        import cupy
+
+        with self.serving():
+            block = cupy.full(2**20, 165, dtype=cupy.uint8)
+            is_right, found = bool((block == 165).all()), self.statistics()
+        if not is_right:
+            return "memory does not keep what is written to it"
+        is_counted = found.in_use_bytes >= block.nbytes and not found.failures
+        return "" if is_counted else f"{found.in_use_bytes:,} bytes in use, {found.failures:,} failures"
+
     def free_all(self) -> int:
         """Returns cached memory to the driver; returns the number of bytes. Memory in use stays."""
         before = self._allocator.total_bytes()

@@ -12,7 +12,7 @@ from cache_engine.errors import UsageError
 from cache_engine.index.rows import ALL_SKIPPED, Part, all_of, compared, literal, matching, tagged
 from cache_engine.index.rows import fetch as _rows
 from cache_engine.model.artifact import RecordedProblem
-from cache_engine.model.events import ACTS
+from cache_engine.model.events import ACTS, CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.gemm.fields import FIELDS, ProblemField
 
 if TYPE_CHECKING:
@@ -252,6 +252,16 @@ def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
     """The names of those kernels of ``keys`` that are stored, by key, other frameworks' included."""
     found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
+    return dict(found.fetchall())
+
+
+def departed(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
+    """For each kernel of ``keys`` that left the store, as far as the events go back: the kind of the event."""
+    found = connection.execute(
+        "SELECT key, arg_max(kind, happened_at) AS last FROM events "
+        "WHERE list_contains(?, kind) AND list_contains(?, key) GROUP BY key HAVING last != ?",
+        [[PUBLISH, EVICT, CORRUPT, SET_ASIDE], keys, PUBLISH],
+    )
     return dict(found.fetchall())
 
 

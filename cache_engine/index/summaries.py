@@ -99,6 +99,30 @@ def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[
     )
 
 
+def compile_spread(connection: duckdb.DuckDBPyConnection, seconds: int, since: float) -> list[Row]:
+    """The stored kernels by when they were compiled, in intervals of this many seconds, and how long that took.
+
+    The ``class`` is 0 for less than 0.1 s, 1 for up to 0.3 s, then 1 s, 3 s, 10 s; 5 for longer.
+    """
+    return fetch(
+        connection,
+        """
+        SELECT (floor(created_at / $seconds) * $seconds)::BIGINT AS start,
+               len(list_filter([100, 300, 1000, 3000, 10000], lambda limit_ms: compile_ms >= limit_ms)) AS class,
+               count(*) AS kernels
+        FROM ours WHERE created_at BETWEEN greatest($since, 0) AND 1e11 GROUP BY ALL ORDER BY ALL
+        """,
+        {"seconds": seconds, "since": since},
+    )
+
+
+def shapes_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, Shape]:
+    """The shape of each stored kernel among ``keys``, by key."""
+    names = Shape.__struct_fields__
+    found = connection.execute(f"SELECT key, {', '.join(names)} FROM ours WHERE list_contains(?, key)", [list(keys)])
+    return {key: Shape(**dict(zip(names, values, strict=True))) for key, *values in found.fetchall()}
+
+
 def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, tuple[str, list[str]]]:
     """For each stored kernel among ``keys``: the nearest kernel that was made before it, and the differences.
 

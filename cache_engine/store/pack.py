@@ -60,6 +60,9 @@ _ROW = struct.Struct("<32sQII")
 _MADE_WITH = struct.Struct("<Q32s8s")
 _MADE_WITH_MAGIC = b"GEMMMADE"
 _MOST_MADE_WITH_BYTES = 1024**2  # enough for a thousand toolchains
+_HINTS = struct.Struct("<8sQ32s")
+_HINTS_MAGIC = b"GEMMHINT"
+_MOST_HINTS_BYTES = 1024**2
 _MOST_READ = 10_000  # records of a pack that does not say how they were made
 
 _encode = msgspec.json.Encoder().encode
@@ -190,15 +193,35 @@ class Pack:
             digest.update(self._read(start, min(2**20, self._size - start)))
         if digest.digest() != self._index_digest:
             raise PackUnusable(f"the index of pack {self.path} does not match its digest; copy the pack again")
-        last, end = "", _HEADER.size
+        last, end, first = "", _HEADER.size, self._index
         for number in range(self._count):
             row = self.row(number)
             if row.key <= last:
                 raise PackUnusable(f"the keys of pack {self.path} are not sorted and unique; export the pack again")
-            last, end = row.key, max(end, row.offset + row.record_bytes + row.blob_bytes)
+            last, end, first = row.key, max(end, row.offset + row.record_bytes + row.blob_bytes), min(first, row.offset)
             yield row
-        if end != self._index - len(self._read_made_with() or b""):
+        hints = self.hints()
+        is_first_right = not self._count or first == _HEADER.size + (_HINTS.size + len(hints) if hints else 0)
+        if end != self._index - len(self._read_made_with() or b"") or not is_first_right:
             raise PackUnusable(f"pack {self.path} has damaged bytes between its entries and its index; copy it again")
+
+    def hints(self) -> bytes:
+        """The pack's hints: what proved kernel families where it was made (``store.proofs``). Empty without any.
+
+        Raises:
+            PackUnusable: when they do not match their digest.
+            OSError: when the disk fails.
+        """
+        self._open_again_if_closed()
+        if not self._count or self._index < _HEADER.size + _HINTS.size:
+            return b""
+        magic, size, digest = _HINTS.unpack(self._read(_HEADER.size, _HINTS.size))
+        if magic != _HINTS_MAGIC:
+            return b""
+        data = self._read(_HEADER.size + _HINTS.size, min(size, _MOST_HINTS_BYTES))
+        if len(data) != size or hashlib.sha256(data).digest() != digest:
+            raise PackUnusable(f"the proofs of pack {self.path} do not match their digest; copy the pack again")
+        return data
 
     def records(self) -> Iterator[Record]:
         """The pack's first 10,000 records, sorted by key, without those that cannot be read; raises ``OSError``."""
@@ -294,7 +317,7 @@ class _Keys(Sequence[str]):
         return self._pack.key_at(number)
 
 
-def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> int:
+def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]], hints: bytes = b"") -> int:
     """Writes a pack; returns the number of its entries.
 
     ``entries`` yields key, record and blob of each entry, sorted by key. Writes atomically: the file is complete or
@@ -311,6 +334,8 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
         with open(staged, "xb", opener=_readable) as file:
             file.write(bytes(_HEADER.size))
             for key, record, blob in entries:
+                if hints and not index:  # before the first entry, where older programs do not look
+                    file.write(_HINTS.pack(_HINTS_MAGIC, len(hints), hashlib.sha256(hints).digest()) + hints)
                 index += _ROW.pack(bytes.fromhex(key), file.tell(), len(record), len(blob))
                 file.write(record)
                 file.write(blob)

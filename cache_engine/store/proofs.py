@@ -2,14 +2,16 @@
 
 A file's name is the proof's identity.
 
-A file is a JSON object ``{"checksum", "proof"}``. A damaged file is treated as if it did not exist; the next proof
-replaces it.
+A file is a JSON object ``{"checksum", "proof"}``. Packs carry proofs of other devices, which are only hints.
+
+A damaged file is treated as if it did not exist; the next proof
+replaces it. Another version's file is skipped, and never replaced.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import msgspec
@@ -19,13 +21,18 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.logs import Log
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.model.proof import PROVED, REFUSED, Proof
+from cache_engine.model.proof import HINT, PROVED, Proof
 from cache_engine.store.files import read_whole
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
 _log = Log(__name__)
 _MOST_BYTES = 64 * 1024
+_MOST_HINTS, _LONGEST_TEXT = 1000, 200
+
+
+class UnknownProof(Exception):
+    """A proof that another version of this program wrote; its file must stay unchanged."""
 
 
 class _Envelope(msgspec.Struct):
@@ -37,11 +44,50 @@ def write_proof(layout: StoreLayout, name: CacheKey, proof: Proof, *, durable: b
     """Stores a proof, in place of an older one.
 
     Raises:
+        UnknownProof: when the store has a proof of another version there.
         OSError: when the store cannot be written.
     """
+    with suppress(CorruptEntry):
+        read_proof(layout, name)
     inner = msgspec.json.encode(proof)
     data = msgspec.json.encode(_Envelope(f"xxh3:{xxh3_64_hexdigest(inner)}", msgspec.Raw(inner)))
     publish_file(layout.temp, layout.proof_path(name), data, durable=durable)
+
+
+def hints_of(layout: StoreLayout) -> bytes:
+    """The proofs of a store as a part of a pack: those by all canaries on its own devices. Empty if it has none."""
+    every = [(name, one) for name, one in proofs(layout) if one.state == PROVED and one.kernels and not one.confirms]
+    newest = sorted(every, key=lambda named: (-named[1].at, named[0]))[:_MOST_HINTS]
+    return msgspec.json.encode(newest) if newest else b""
+
+
+def read_hints(data: bytes) -> list[tuple[CacheKey, Proof]]:
+    """The hints in a part of a pack, whose content is not trusted.
+
+    Raises:
+        CorruptEntry: when it is no such part, or a hint is impossible; then no hint of the pack is used.
+    """
+    try:
+        found = msgspec.json.decode(data, type=list[tuple[str, Proof]])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptEntry(f"the proofs of the pack cannot be read: {error}") from error
+    for name, one in found:
+        texts = (one.family, one.toolchain, one.kernels, one.device.name, one.device.arch, one.device.driver)
+        evidence = (one.case, one.reason, one.command, one.seed, one.confirms)
+        if not is_key(name) or one.state != PROVED or any(evidence) or max(map(len, texts)) > _LONGEST_TEXT:
+            raise CorruptEntry(f"the proof {name[:12]!r} of the pack is impossible")
+    if len(found) > _MOST_HINTS:
+        raise CorruptEntry(f"the pack has {len(found):,} proofs; {_MOST_HINTS:,} are possible")
+    return [(CacheKey(name), msgspec.structs.replace(one, state=HINT)) for name, one in found]
+
+
+def keep_hints(layout: StoreLayout, hints: Iterable[tuple[CacheKey, Proof]], *, durable: bool) -> None:
+    """Stores hints, but none in the place of a proof of this store's own devices. Raises as ``write_proof``."""
+    for name, hint in hints:
+        with suppress(CorruptEntry, UnknownProof):
+            own = read_proof(layout, name)
+            if own is None or own.state == HINT:
+                write_proof(layout, name, hint, durable=durable)
 
 
 def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
@@ -49,6 +95,7 @@ def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
 
     Raises:
         CorruptEntry: when the file is damaged, or another user's.
+        UnknownProof: when another version of this program wrote it.
         OSError: when it cannot be read.
     """
     data = read_whole(layout.proof_path(name), _MOST_BYTES, trust=layout.trust)
@@ -56,14 +103,14 @@ def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
         return None
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
-        if envelope.checksum != f"xxh3:{xxh3_64_hexdigest(bytes(envelope.proof))}":
-            raise CorruptEntry(f"the proof {name[:12]} does not match its checksum")
-        proof = msgspec.json.decode(envelope.proof, type=Proof)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptEntry(f"the proof {name[:12]} cannot be read: {error}") from error
-    if proof.state not in (PROVED, REFUSED):
-        raise CorruptEntry(f"the proof {name[:12]} has the unknown state {proof.state[:40]!r}")
-    return proof
+    if envelope.checksum != f"xxh3:{xxh3_64_hexdigest(bytes(envelope.proof))}":
+        raise CorruptEntry(f"the proof {name[:12]} does not match its checksum")
+    try:
+        return msgspec.json.decode(envelope.proof, type=Proof)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UnknownProof(f"the proof {name[:12]} is of another version: {error}") from error
 
 
 def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
@@ -74,7 +121,7 @@ def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
     for name in filter(is_key, names):
         try:
             proof = read_proof(layout, CacheKey(name))
-        except (CorruptEntry, OSError) as error:
+        except (CorruptEntry, UnknownProof, OSError) as error:
             _log.warning("%s; it counts as no proof", error)
         else:
             if proof is not None:

@@ -7,7 +7,7 @@ for each combination of these. While a CUDA graph is captured, no kernel is look
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -44,10 +44,13 @@ class Serving:
         wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; ``None`` for no limit. After it,
             until that kernel is ready, another stored kernel that is correct for the problem serves, else PyTorch
             multiplies.
+        strict_graphs: whether a call raises an error if its kernel is not loaded while a CUDA graph is captured.
+            Otherwise the graph gets PyTorch's own product, and the log says so.
     """
 
     cache: Cache | None = None
     wait_ms: float | None = 0.0
+    strict_graphs: bool = True
 
 
 serving = Serving()
@@ -210,31 +213,49 @@ def _form(name: str, dtype: Any, shape: Any, strides: Any) -> Form:
 def tf32(dtype: Any) -> bool:
     """Whether a dtype is fp32 whose elements may be rounded to ten bits of mantissa, by a setting of PyTorch.
 
-    The setting is ``torch.set_float32_matmul_precision``.
+    The setting is ``torch.set_float32_matmul_precision``, or since 2.9 ``torch.backends.cuda.matmul.fp32_precision``.
     """
-    return dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    if dtype is not torch.float32:
+        return False
+    try:
+        return bool(torch.get_float32_matmul_precision() != "highest")
+    except RuntimeError:  # the program has used the newer setting, after which PyTorch refuses to read the older
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 # ---- Kernels ----
 
 
 def load(problem: GemmProblem) -> None:
-    """Loads a problem's kernel on the current GPU, so that a later launch need not."""
-    _kernel(Wanted(problem), gpu.current())
+    """Loads a problem's kernel on the current GPU, so that a later launch need not.
+
+    Waits until it is compiled; and if a faster one must first be proved on this GPU, for the proof.
+    """
+    key, number = _key(Wanted(problem), serving.wait_ms), gpu.current()
+    better: Any = multiply.ready_kernel(key, partial(_find, None), number, _MAKE).better
+    if better is not None and better.wait():
+        multiply.ready_kernel(key, partial(_find, None), number, _MAKE)
+
+
+def _key(wanted: Wanted, most_ms: float | None) -> tuple[Wanted, Hashable, Hashable]:
+    return wanted, ("torch", serving.cache, most_ms is None), "any stream"
 
 
 def _kernel(wanted: Wanted, number: int, *, waits: bool = False) -> Startable:
     most_ms = None if waits else serving.wait_ms
-    key = (wanted, ("torch", serving.cache, most_ms is None), "any stream")
+    key = _key(wanted, most_ms)
     there = multiply.light_kernels.find(number, key)
     if there is None or there.better is not None:
         if not gpu.is_capturing():
             return multiply.ready_kernel(key, partial(_find, most_ms), number, _MAKE).kernel
         if there is None or not isinstance(there.kernel, _Loaded):
-            raise UsageError(
-                f"a CUDA graph is being captured, and the kernel for {wanted.problem!r} is not loaded; call "
-                "cache_engine.torch.warm(model, m=…) before, with this number of rows"
-            )
+            if serving.strict_graphs:
+                raise UsageError(
+                    f"a CUDA graph is being captured, and the kernel for {wanted.problem!r} is not loaded; call "
+                    "cache_engine.torch.warm(model, m=…) before, with this number of rows"
+                )
+            _log.warning("a CUDA graph is captured with PyTorch's product: no kernel is loaded for %r", wanted.problem)
+            return _ByTorch(wanted.problem)
     there.count()
     return there.kernel
 
@@ -263,58 +284,6 @@ class _ByTorch:
         raise AssertionError(f"no kernel to launch with {operands}: the caller computes PyTorch's own product")
 
 
-class _Loaded:
-    """A kernel in a GPU's memory, and for each stream a workspace: memory in which its blocks exchange accumulators."""
-
-    def __init__(self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any) -> None:
-        self.name, self.problem = name, problem
-        self._kernel = LoadedKernel(cubin, name, launch, problem, function, has_workspace=False)
-        self._workspaces: dict[tuple[int, int], Any] = {}
-
-    def __call__(self, operands: Operands) -> None:
-        self._kernel(operands)
-
-    def launch(self, given: Given, y: Any) -> None:
-        """Starts the kernel on PyTorch's current stream; it writes the product to ``y``."""
-        from numpy import uint64
-
-        stream = gpu.stream()
-        operands = Operands(uint64(given.a.data_ptr()), uint64(given.b.data_ptr()), uint64(y.data_ptr()))
-        if given.bias is not None:
-            operands.bias = uint64(given.bias.data_ptr())
-        if given.a_scales is not None and given.b_scales is not None:
-            operands.a_scales, operands.b_scales = uint64(given.a_scales.data_ptr()), uint64(given.b_scales.data_ptr())
-        if given.counts is not None:
-            operands.counts = uint64(given.counts.data_ptr())
-        if self._kernel.workspace_bytes:
-            workspace = self._workspace(stream, y.device)
-            operands.workspace = uint64(workspace.data_ptr())
-        with multiply.on_stream(stream):
-            self._kernel(operands)
-
-    def _workspace(self, stream: int, device: Any) -> Any:
-        """A workspace whose bytes are all 0, for one launch on a stream.
-
-        Each stream has its own, because launches of one stream do not overlap; a launch leaves it filled with zeroes. A
-        CUDA graph that is being captured gets another one, from the graph's memory pool, which each replay fills with
-        zeroes, because replays and other launches may overlap. When the stored workspaces have reached
-        ``_MOST_KEPT_BYTES``, a launch gets a workspace that is not stored.
-        """
-        size = self._kernel.workspace_bytes
-        key = (stream, get_ident() if stream == multiply.PER_THREAD else 0)
-        there = self._workspaces.get(key)
-        if there is not None and not gpu.is_capturing():
-            return there
-        made = torch.zeros(size, dtype=torch.uint8, device=device)
-        if not gpu.is_capturing() and _kept.size_bytes + size <= _MOST_KEPT_BYTES:
-            _kept.size_bytes += size
-            self._workspaces[key] = made
-        return made
-
-    def __del__(self) -> None:
-        _kept.size_bytes -= self._kernel.workspace_bytes * len(self._workspaces)
-
-
 @dataclass(slots=True)
 class _Kept:
     size_bytes: int = 0
@@ -323,6 +292,65 @@ class _Kept:
 _kept = _Kept()
 """The bytes of the stored workspaces of all kernels together."""
 _MOST_KEPT_BYTES = 2**28
+
+
+class _Loaded:
+    """A kernel in a GPU's memory, and for each stream a workspace: memory in which its blocks exchange accumulators."""
+
+    def __init__(self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any) -> None:
+        self.name, self.problem = name, problem
+        self._workspaces: dict[tuple[int, int], Any] = {}
+        self._kernel = LoadedKernel(cubin, name, launch, problem, function, has_workspace=False)
+
+    def __call__(self, operands: Operands) -> None:
+        self._kernel(operands)
+
+    def launch(self, given: Given, y: Any) -> None:
+        """Starts the kernel on PyTorch's current stream; it writes the product to ``y``."""
+        from numpy import uint64
+
+        stream, is_captured = gpu.stream(), gpu.is_capturing()
+        if is_captured:
+            _in_graphs.add(self)
+        operands = Operands(uint64(given.a.data_ptr()), uint64(given.b.data_ptr()), uint64(y.data_ptr()))
+        if given.bias is not None:
+            operands.bias = uint64(given.bias.data_ptr())
+        if given.a_scales is not None and given.b_scales is not None:
+            operands.a_scales, operands.b_scales = uint64(given.a_scales.data_ptr()), uint64(given.b_scales.data_ptr())
+        if given.counts is not None:
+            operands.counts = uint64(given.counts.data_ptr())
+        if self._kernel.workspace_bytes:
+            workspace = self._workspace(stream, y.device, is_captured=is_captured)
+            operands.workspace = uint64(workspace.data_ptr())
+        with multiply.on_stream(stream):
+            self._kernel(operands)
+
+    def _workspace(self, stream: int, device: Any, *, is_captured: bool) -> Any:
+        """A workspace for one launch on a stream. It begins with counters, which are 0.
+
+        Each stream has its own, because launches of one stream do not overlap; a launch leaves the counters 0. Other
+        kernels cannot share it, because the sums that a launch leaves may lie where their counters are. A CUDA graph
+        that is being captured gets another one, from the graph's memory pool, which each replay fills with zeroes,
+        because replays and other launches may overlap. When the stored workspaces have reached ``_MOST_KEPT_BYTES``, a
+        launch gets a workspace that is not stored.
+        """
+        size = self._kernel.workspace_bytes
+        key = (stream, get_ident() if stream == multiply.PER_THREAD else 0)
+        there = self._workspaces.get(key)
+        if there is not None and not is_captured:
+            return there
+        made = torch.zeros(size, dtype=torch.uint8, device=device)
+        if not is_captured and _kept.size_bytes + size <= _MOST_KEPT_BYTES:
+            _kept.size_bytes += size
+            self._workspaces[key] = made
+        return made
+
+    def __del__(self, kept: _Kept = _kept) -> None:  # a default, because at the end of the process globals are gone
+        kept.size_bytes -= sum(one.numel() for one in self._workspaces.values())
+
+
+_in_graphs: set[_Loaded] = set()
+"""Kernels in captured CUDA graphs. They stay loaded, because a replay launches them without asking for them."""
 
 
 _MAKE = multiply.Make(_Loaded, _ByTorch)

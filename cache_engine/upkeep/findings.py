@@ -35,6 +35,7 @@ class FindingKind(StrEnum):
     CORRUPT_JOB = "corrupt job"
     CORRUPT_NOTE = "corrupt note"
     CORRUPT_GROUP = "corrupt group"
+    CORRUPT_PROOF = "corrupt proof"
     FOREIGN_FILE = "file of another user"
     OPEN_FOLDER = "folder open to others"
     FOREIGN_FOLDER = "folder of another user"
@@ -64,6 +65,7 @@ REMEDIES = {
     FindingKind.CORRUPT_JOB: "quarantine the file",
     FindingKind.CORRUPT_NOTE: "quarantine the file",
     FindingKind.CORRUPT_GROUP: "quarantine the file; its framework compiles the kernel again on next use",
+    FindingKind.CORRUPT_PROOF: "quarantine the file; the GPU proves the family again",
     FindingKind.FOREIGN_FILE: "quarantine the file",
     FindingKind.OPEN_FOLDER: "take the right to write from its group and all others",
     FindingKind.FOREIGN_FOLDER: "none: make yourself its owner with chown, or move it elsewhere",

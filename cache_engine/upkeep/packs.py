@@ -35,6 +35,7 @@ from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
+from cache_engine.store.proofs import hints_of, keep_hints, read_hints
 from cache_engine.units import counted, printable
 from cache_engine.upkeep.parallel import in_processes, in_threads
 from cache_engine.upkeep.survey import check_code, check_record
@@ -167,7 +168,7 @@ def export_pack(
                 unknown.append(key)
             on_entry()
 
-    return Exported(write_pack(path, entries()), tuple(refused), len(unknown))
+    return Exported(write_pack(path, entries(), hints_of(store.layout)), tuple(refused), len(unknown))
 
 
 def _adapted_row(
@@ -223,12 +224,27 @@ def import_pack(
             else:
                 present += not outcome
             on_entry()
+        refused += _take_hints(store, pack, dry_run)
     finally:
         taken_bytes = sum(row.record_bytes + row.blob_bytes for row in taken)
         if taken and not dry_run:
             detail = f"{len(taken)} entries of {pack.path.name}"
             journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
     return Imported(len(taken), taken_bytes, present, tuple(refused))
+
+
+def _take_hints(store: DiskStore, pack: Pack, dry_run: bool) -> list[Refused]:
+    """Stores what proved families where a pack was made, as hints; returns why they are refused, if they are.
+
+    A pack whose signers are checked brings none, since nobody signs them.
+    """
+    try:
+        hints = [] if pack.checks_signers else read_hints(pack.hints() or b"[]")
+    except CorruptEntry as error:
+        return [Refused("proofs", str(error))]
+    if not dry_run:
+        keep_hints(store.layout, hints, durable=store.durable)
+    return []
 
 
 def import_triton(

@@ -34,6 +34,7 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.lock import NO_ROOM, file_lock
 from cache_engine.store.notes import UnknownNote, check_note_file
+from cache_engine.store.proofs import UnknownProof, read_proof
 from cache_engine.store.results import ResultFile, UnknownResults, empty_snapshot, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
@@ -99,6 +100,8 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         yield from _check_decisions(layout, path)
     elif not irregular and path.parent == layout.groups:
         yield from check_group(layout, path)
+    elif not irregular and path.parent == layout.proofs:
+        yield from check_proof(layout, path)
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
@@ -184,6 +187,19 @@ def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
     except CorruptEntry as error:
         yield found(FindingKind.CORRUPT_GROUP, cause=str(error))
+    except OSError as error:
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
+
+
+def check_proof(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    """Yields the fault of a kernel family's proof."""
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        read_proof(layout, CacheKey(path.name))
+    except UnknownProof as error:
+        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
+    except CorruptEntry as error:
+        yield found(FindingKind.CORRUPT_PROOF, cause=str(error))
     except OSError as error:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 

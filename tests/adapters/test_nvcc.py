@@ -25,7 +25,7 @@ from cache_engine.frameworks.nvcc import inputs
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
 from cache_engine.frameworks.nvcc.inputs import Digests
 from cache_engine.frameworks.nvcc.results import PLACES, Document
-from cache_engine.insight.launches import explain_launch
+from cache_engine.insight.explanation import explain_launch
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import StoreLayout

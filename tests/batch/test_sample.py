@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.assets import shape_catalogue
-from cache_engine.batch.sample import ARCHITECTURES, sample_problems
-from cache_engine.batch.warm import Warmed, warm
+from cache_engine.batch.warm import ARCHITECTURES, Warmed, sample_problems, warm
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import model_shapes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import job_held
+from tests.browser.conftest import Shown, job_held
 from tests.browser.test_walk import WAIT_MS
 from tests.helpers import make_store
 
@@ -40,12 +40,29 @@ def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser:
     stranger.close()
 
 
+def test_values_typed_on_compile_stand_in_the_address_of_predict_and_back(page: Page, shown: Shown) -> None:
+    page.goto(f"{shown.address}/compile")
+    page.get_by_label("m", exact=True).fill("33", timeout=WAIT_MS)
+    page.get_by_label("m", exact=True).press("Tab")
+    expect(page).to_have_url(re.compile("s_m=33"), timeout=WAIT_MS)
+    page.get_by_role("combobox", name="Layout").click()
+    page.get_by_role("option", name="tn").click()
+    expect(page).to_have_url(re.compile("s_layout=tn"), timeout=WAIT_MS)
+    for name in ("Predict", "Compile"):
+        page.get_by_role("link", name=name, exact=True).first.click()
+        expect(page).to_have_url(re.compile(f"/{name.lower()}\\?.*s_m=33"), timeout=WAIT_MS)
+        page.reload()
+        expect(page.get_by_label("m", exact=True)).to_have_value("33", timeout=WAIT_MS)
+        expect(page.get_by_role("combobox", name="Layout")).to_have_value("tn", timeout=WAIT_MS)
+
+
 def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: str, compiled_store: Path) -> None:
     page.goto(f"{dashboard}/compile?what=A+model%27s+table&t_arch=sm_80&t_arch=sm_90&t_arch=sm_120")
     expect(page.get_by_text(re.compile("0 of [0-9]+ kernels cached"))).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Compile missing kernels").click()
     with job_held(compiled_store):
-        expect(page.get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))).to_be_visible(timeout=60_000)
+        told = page.get_by_test_id("stProgress").get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))
+        expect(told).to_be_visible(timeout=60_000)
         expect(page.get_by_test_id("stProgress")).to_have_count(1)
         # Streamlit shows this if reading the job takes half a second; here it takes less.
         page.evaluate(f"document.querySelector('[data-testid=stToolbar]').insertAdjacentHTML('beforeend', {STOP!r})")

@@ -138,7 +138,7 @@ def test_no_page_elsewhere_may_send_it_messages(address: str) -> None:
 
 def test_a_link_that_asks_for_an_infinite_number_shows_the_default(page: Page, address: str) -> None:
     page.goto(f"{address}/evaluations?e_m=1e999&e_n=-inf")
-    expect(page.get_by_text("e_m = 1e999")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("s_m = 1e999")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_test_id("stException")).to_have_count(0)
 
 

@@ -73,7 +73,7 @@ def test_why_a_lookup_missed_and_what_a_toolchain_changed(
     at_rest(page)
     act(page, "Misses", missed)
     expect(page).to_have_url(re.compile("part=Log"), timeout=WAIT_MS)
-    expect(page.get_by_role("radio", name="Decisions")).to_be_checked(timeout=WAIT_MS)
+    expect(page.get_by_role("radio", name="Log", exact=True)).to_be_checked(timeout=WAIT_MS)
     expect(page.get_by_role("cell", name="miss", exact=True).first).to_be_visible(timeout=WAIT_MS)
 
     page.goto(f"{dashboard}/architectures")

@@ -12,13 +12,6 @@ from tests.device import numpy_gpu
 from tests.device.numpy_gpu import Finder
 
 
-@pytest.fixture(autouse=True)
-def _compiled_once(request: pytest.FixtureRequest) -> None:
-    """But where a test is about what a compile makes or takes."""
-    if request.path.stem not in ("test_debug_dump", "test_reproduction", "test_descriptors"):
-        request.getfixturevalue("compiled_once")
-
-
 @pytest.fixture
 def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The targets of every compile from here on."""

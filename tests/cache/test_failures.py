@@ -126,7 +126,7 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
         "cache_engine.cache.decision_log, cache_engine.cache.build, cache_engine.cache.queue.slots, "
-        "cache_engine.cache.serving.key_lock, cache_engine.cache.serving.remote_client, "
+        "cache_engine.cache.serving, cache_engine.cache.serving.remote_client, "
         "cache_engine.store.journal.snapshot, cache_engine.store.journal.decisions, "
     )
     as_user += (

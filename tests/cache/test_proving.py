@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cache_engine.batch.warm import warm
 from cache_engine.cache import proving
 from cache_engine.cache.cache import Cache, CompiledKernel, open_cache
 from cache_engine.cache.matmul import matmul
@@ -26,9 +27,11 @@ from cache_engine.gpu.timer import Timing
 from cache_engine.model.decision import PROOF
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, Proof
+from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof
+from cache_engine.store.pack import Pack
 from cache_engine.store.proofs import proofs
 from tests.device import numpy_gpu
+from tests.device.canary_process import CANARIES
 from tests.device.numpy_gpu import DEVICE, stored
 
 PROBLEM = GemmProblem(40, 72, 96, arch="sm_90a")
@@ -46,13 +49,15 @@ class Proving:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.behaviour, self.orders = "right", list[Order]()
+        self.device: Callable[[], DeviceFingerprint] = lambda: vars(proving)["current_gpu"]()[1]
         self.budget_s = 600.0  # the PTX machine is no GPU
         monkeypatch.setattr(proving, "Watchdog", self._start)
 
     def _start(self, order: Order) -> Watchdog:
         order = msgspec.structs.replace(order, budget_s=self.budget_s)
         self.orders.append(order)
-        return Watchdog(order, [sys.executable, "-m", "tests.device.canary_process", self.behaviour])
+        device = msgspec.json.encode(self.device()).decode()
+        return Watchdog(order, [sys.executable, "-m", "tests.device.canary_process", self.behaviour, device])
 
 
 @pytest.fixture
@@ -217,7 +222,7 @@ def test_a_right_family_serves_where_it_is_faster_by_a_twentieth(
     hopper_us: float, serves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cache_engine.gpu.probe.gpu", lambda: DEVICE)
-    _decided_by(monkeypatch, Verdict(cases=22, timings=(_timing(hopper_us), _timing(100.0))))
+    _decided_by(monkeypatch, Verdict(cases=22, timings=[(_timing(hopper_us), _timing(100.0))]))
     with _opened(tmp_path) as cache:
         first = _served(cache)
         assert first.better is not None
@@ -244,10 +249,7 @@ def test_other_selections_need_no_proof(cache: Cache, process: Proving, monkeypa
     assert cache.select(PROBLEM).family.name == "hopper"
     assert cache.get_to_launch(replace(PROBLEM, arch="sm_80")).record.family == "tensor_core"
 
-    def none() -> None:
-        raise GpuRequired("there is none")
-
-    monkeypatch.setattr(proving, "current_gpu", none)
+    monkeypatch.setattr(proving, "current_gpu", _no_gpu)
     assert cache.get_to_launch(PROBLEM).record.family == "hopper"
     assert not process.orders
 
@@ -352,3 +354,114 @@ def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving) -> N
     assert dog._process.wait(60) is not None
     got.wait()
     assert "ended early" in str(got.failure)
+
+
+# ---- Ahead of the calls, and with a hint ----
+
+
+def test_warm_proves_a_whole_model_ahead_and_times_each_problem(
+    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = [PROBLEM, replace(PROBLEM, n=144), replace(PROBLEM, n=144, m=900)]
+    warm(cache, problems)
+    ((reason, detail),) = _logged(cache)
+    (order,) = process.orders
+    assert (reason, len(order.asked), order.most) == (PROVED, 3, None)
+    assert _proof(cache).cases == 3 + CANARIES
+    assert "no timing" in detail
+    for problem in problems:
+        got = cache.get_to_launch(problem)
+        assert (got.record.family, got.better) == ("hopper", None)
+    warm(cache, problems)
+    assert len(process.orders) == 1
+
+
+def test_each_problem_of_a_model_serves_by_its_own_timings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cache_engine.gpu.probe.gpu", lambda: DEVICE)
+    timings = [(_timing(50.0), _timing(100.0)), (), (_timing(100.0), _timing(50.0))]
+    _decided_by(monkeypatch, Verdict(cases=24, timings=timings, untimed="memory"))
+    wide, tall = replace(PROBLEM, n=144), replace(PROBLEM, n=208)
+    with _opened(tmp_path) as cache:
+        cache.prove_ahead([PROBLEM, wide, tall])
+        served = [cache.get_to_launch(one).record.family for one in (PROBLEM, wide, tall)]
+        assert served == ["hopper", "hopper", "tensor_core"]
+        ((_, detail),) = _logged(cache)
+        assert detail.count("serves near there") == 2
+
+
+def test_warm_proves_nothing_for_other_targets_or_without_a_gpu(
+    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "current_gpu", lambda: (0, msgspec.structs.replace(DEVICE, arch="sm_80")))
+    warm(cache, [PROBLEM])
+    monkeypatch.setattr(proving, "current_gpu", _no_gpu)
+    warm(cache, [PROBLEM])
+    assert not process.orders
+
+
+def _no_gpu() -> None:
+    raise GpuRequired("there is none")
+
+
+def _packed_proof(tmp_path: Path, process: Proving) -> Path:
+    """A pack of a store whose GPU has proved the family."""
+    with _opened(tmp_path / "there") as cache:
+        _served(cache)
+        cache.admin.export(tmp_path / "proved.gemmpack")
+    process.orders.clear()
+    return tmp_path / "proved.gemmpack"
+
+
+HERE = msgspec.structs.replace(DEVICE, driver="99.9")
+"""Another device of the same name."""
+
+
+def test_a_hint_of_a_pack_is_confirmed_by_one_canary(
+    tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = _packed_proof(tmp_path, process)
+    monkeypatch.setattr(proving, "current_gpu", lambda: (0, HERE))
+    with _opened(tmp_path) as cache:
+        cache.admin.import_pack(pack)
+        assert _proof(cache).state == HINT
+        assert not cache.admin.verify()
+        assert _served(cache).record.family == "tensor_core"
+        (order,) = process.orders
+        assert order.most == 1
+        confirmed = next(one for _, one in proofs(cache.layout) if one.state == PROVED)
+        assert (confirmed.device, confirmed.cases, confirmed.confirms) == (HERE, 2, True)
+        assert _served(cache).record.family == "hopper"
+        cache.admin.export(tmp_path / "again.gemmpack")
+    assert not Pack(tmp_path / "again.gemmpack").hints()  # what is confirmed by one canary is no hint for others
+
+
+def test_a_hint_is_never_trusted_without_its_canary(
+    tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for the very device that the hint names, and if that device's canary is wrong."""
+    pack = _packed_proof(tmp_path, process)
+    process.behaviour = "wrong"
+    for number, device in enumerate((DEVICE, HERE)):
+        monkeypatch.setattr(proving, "current_gpu", lambda device=device: (0, device))
+        with _opened(tmp_path / str(number)) as cache:
+            cache.admin.import_pack(pack)
+            assert _served(cache).record.family == "tensor_core"
+            assert _served(cache).record.family == "tensor_core"
+            assert {one.state for _, one in proofs(cache.layout) if one.device == device} == {REFUSED}
+            cache.admin.import_pack(pack)  # changes nothing that this device has found out
+            assert {one.state for _, one in proofs(cache.layout) if one.device == device} == {REFUSED}
+
+
+def test_a_hint_for_another_device_or_toolchain_shortens_nothing(
+    tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = _packed_proof(tmp_path, process)
+    monkeypatch.setattr(proving, "current_gpu", lambda: (0, msgspec.structs.replace(DEVICE, name="NumPy MIG 1g")))
+    with _opened(tmp_path) as cache:
+        cache.admin.import_pack(pack)
+        _served(cache)
+    monkeypatch.setattr(proving, "current_gpu", lambda: (0, HERE))
+    with _opened(tmp_path / "flags", compiler_flags=("--fmad=false",)) as cache:
+        cache.admin.import_pack(pack)
+        _served(cache)
+    assert [order.most for order in process.orders] == [None, None]

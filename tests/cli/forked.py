@@ -31,6 +31,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests import compiled_once
+
 # What Python and libraries read once.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "JE_", "MALLOC_")
 # What verbs import when they need it.
@@ -156,6 +158,8 @@ def _main(descriptor: int) -> None:
     for name in (*IMPORTED, *_verbs()):
         importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "what has threads cannot be forked"
+    if compiled_once.FOLDER in os.environ:
+        compiled_once.install(setattr)
     gc.collect()
     gc.freeze()  # or a collection in a child would copy all that is imported
     arguments = _serve(socket.socket(fileno=descriptor))

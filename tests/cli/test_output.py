@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support import write_file
 from cache_engine.errors import UsageError
 from tests.cli.test_cli import document, run
 from tests.helpers import make_store, record_file

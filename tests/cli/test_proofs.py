@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 
 from cache_engine.batch import gpu_check
-from cache_engine.batch.gpu_check import GpuCheck
+from cache_engine.batch.gpu_check import GpuCheck, GpuSpeed
 from cache_engine.cache.cache import open_cache
 from cache_engine.cli import doctor
+from cache_engine.evaluator.validation import read_measurements
 from cache_engine.gpu.probe import local_arch
 from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -30,7 +33,7 @@ def _compiled(folder: Path) -> Record:
         return cache.get_or_compile(GemmProblem(40, 72, 96, arch="sm_90a")).record
 
 
-def _prove(folder: Path, record: Record, state: str, at: float) -> None:
+def _prove(folder: Path, record: Record, state: Literal["proved", "refused"], at: float) -> None:
     toolchain = f"{record.compiler} {record.compiler_version}"
     proof = Proof(family="hopper", state=state, device=H100, toolchain=toolchain, at=at, cases=22)
     write_proof(StoreLayout(folder), CacheKey(f"{int(at):064x}"), proof, durable=False)
@@ -75,7 +78,10 @@ def test_the_check_of_a_gpu_fails_with_what_is_wrong(
     tmp_path: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [GpuCheck("simt", PROVED, 20), GpuCheck("CuPy", PROVED, 1)]
-    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache: iter(found))
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter(found))
+    monkeypatch.setattr(
+        gpu_check, "speeds", lambda *_: iter([GpuSpeed("M", "o", 16, 64, 128, "simt", 9.5, reason="no clock")])
+    )
     assert "20 cases right on the GPU" in examine("--gpu", store=tmp_path).stdout
     found += [GpuCheck("hopper", REFUSED, 3, "it is wrong", "a case", 34, "gemm-cache time"), GpuCheck("x", UNPROVED)]
     checks = {
@@ -84,3 +90,32 @@ def test_the_check_of_a_gpu_fails_with_what_is_wrong(
     assert checks["GPU: hopper"]["detail"] == "refused: it is wrong (a case, seed 34); again: gemm-cache time"
     assert checks["GPU: simt"]["status"] == "ok"
     assert checks["GPU: x"]["status"] == "problem"
+
+
+def test_the_report_of_a_gpu_is_written_to_send_and_to_calibrate(
+    tmp_path: Path, place: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speed = GpuSpeed("<Model>", "qkv", 16, 64, 128, "hopper", 9.5)
+    timed = [speed, msgspec.structs.replace(speed, m=4096, tflops=3.25, reference_tflops=6.5, latency_us=2.5)]
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter([GpuCheck("simt", PROVED, 20)]))
+    monkeypatch.setattr(gpu_check, "speeds", lambda *_: iter(timed))
+    monkeypatch.setattr(doctor, "gpu", lambda: H100)
+    monkeypatch.setattr(doctor, "_device_memory", lambda: doctor.Check("device memory", doctor.OK, ""))
+    files = [tmp_path / name for name in ("gpu.json", "gpu.html", "gpu.csv")]
+    options = [option for file in files for option in ("--output", file)]
+    shown = examine("--gpu", *options, store=place).stdout
+    assert "not measured" in shown
+    assert "gemm-cache calibrate gpu.csv" in shown
+    document = json.loads(files[0].read_text())
+    assert document == json.loads(examine("--gpu", "--json", store=place).stdout)
+    assert [(one["m"], one["tflops"]) for one in document["speeds"]] == [(16, None), (4096, 3.25)]
+    html = files[1].read_text()
+    assert "<td>&lt;Model&gt;</td>" in html
+    assert "<Model>" not in html
+    assert "not measured" in html
+    (measured,) = read_measurements(files[2])
+    assert (measured.gpu.name, measured.m.tolist(), measured.latency_us.tolist()) == ("H100", [4096.0], [2.5])
+    timed[1] = msgspec.structs.replace(speed, reason="its largest relative error is 0.5", is_wrong=True)
+    assert "hopper 16x64x128 is wrong" in examine("--gpu", store=place, code=1).stdout
+    assert "goes with --gpu" in run("doctor", "--output", files[0], store=place).stderr
+    assert "must end with" in run("doctor", "--gpu", "--output", "gpu.txt", store=place).stderr

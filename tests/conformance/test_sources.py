@@ -37,7 +37,7 @@ from tests.frameworks.fixtures import unpack
 from tests.frameworks.test_flashinfer import write_operation
 
 SOURCES = load_sources()
-MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core", "deepgemm")
+MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core", "deepgemm", "inductor")
 """The kinds of which there is a cache that the framework made; tests/frameworks/fixtures/make.py made it."""
 
 

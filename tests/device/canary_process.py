@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache_engine.cache.proving import canary_process
@@ -25,6 +25,7 @@ from cache_engine.gpu.launch import LoadedKernel
 from cache_engine.gpu.timer import Timing
 from cache_engine.kernels.canaries import canaries
 from cache_engine.kernels.source import render
+from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import Launch
 from tests.device import numpy_gpu
@@ -73,22 +74,23 @@ _BEHAVIOURS: dict[str, Callable[[Any], object]] = {
 }  # fmt: skip
 
 
-def main(behaviour: str) -> None:
-    """Installs the stand-ins and runs the program."""
+def main(behaviour: str, device: str = "") -> None:
+    """Installs the stand-ins and runs the program; ``device`` is a fingerprint as JSON."""
+    here = msgspec.json.decode(device, type=DeviceFingerprint) if device else numpy_gpu.DEVICE
     patch = pytest.MonkeyPatch()
     numpy_gpu.install(patch)
     on_machine, _, mistake = behaviour.partition(" ") if behaviour.startswith("ptx") else ("", "", "")
     if on_machine:
         patch.setattr(tensor_map, "encode", _encode)
-    patch.setattr(canary_process, "require_gpu", lambda what: numpy_gpu.DEVICE)
+    patch.setattr(canary_process, "require_gpu", lambda what: here)
     patch.setattr(canary_process, "canaries", lambda *asked: canaries(*asked)[:CANARIES])
     patch.setattr(canary_process, "time_in_turn", _inexact if behaviour == "inexact" else _no_clock)
 
-    def make(selection: Selection, stages: object) -> Any:
+    def make(selection: Selection, given: bytes = b"") -> bytes:
         source = render(selection.family.template, selection.constants)
         if mistake:
             source = next(one for one in hopper_mistakes.MISTAKES if one.what == mistake).make(source)
-        return SimpleNamespace(cubin=ptx_of(source, selection.problem.arch or "").encode() if on_machine else b"")
+        return ptx_of(source, selection.problem.arch or "").encode() if on_machine else b""
 
     def load(cubin: bytes, name: str, launch: Launch, problem: GemmProblem, **given: bool) -> LoadedKernel:
         function = launched(Kernel(cubin.decode()), launch, problem) if on_machine else _behaving(launch, problem)
@@ -103,7 +105,7 @@ def main(behaviour: str) -> None:
 
         return run
 
-    patch.setattr(canary_process, "make_artifact", make)
+    patch.setattr(canary_process, "_cubin", make)
     patch.setattr(canary_process, "LoadedKernel", load)
     canary_process.main()
 
@@ -122,4 +124,4 @@ def _encode(tensor: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -22,7 +22,6 @@ import pytest
 from cache_engine.cache import matmul as multiplication
 from cache_engine.cache import operator
 from cache_engine.cache.cache import CompiledKernel
-from cache_engine.cache.serving import launch_support as serving_code
 from cache_engine.gpu import canary, fp8, groups, multiply, probe, products, tensor_map
 from cache_engine.gpu import launch as launching
 from cache_engine.kernels.family import launch_of
@@ -211,7 +210,7 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
     """``install``, and what launches a kernel has NumPy compute what it would: also one of a real cache."""
     install(monkeypatch, stream)
     found: dict[str, Any] = {}
-    code_of = serving_code.code_of
+    code_of = operator.code_of
 
     def noted(got: Any, journal: Journal) -> multiply.Code:
         if isinstance(got, CompiledKernel):

@@ -11,8 +11,7 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.matmul import matmul
-from cache_engine.cache.operator import GemmOperator
-from cache_engine.cache.serving.launch_support import Product
+from cache_engine.cache.operator import GemmOperator, Product
 from cache_engine.errors import UsageError
 from cache_engine.gpu.launch import LoadedKernel, Operands, random_operands, to_stored
 from cache_engine.gpu.multiply import _by_cupy

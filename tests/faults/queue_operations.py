@@ -24,7 +24,7 @@ from tests.faults.getting_operations import selection
 from tests.faults.operations import NEW_BYTES, PROBLEM, Action, Counts, Operation, Promise, code_of, filled
 from tests.helpers import make_entry
 
-_SLOTS, _WAIT_S = 2, 10.0
+_SLOTS, _WAIT_S, _SERVED_WITHIN_S = 2, 10.0, 1.0
 
 
 def _taking(store: DiskStore) -> Action:
@@ -60,7 +60,8 @@ def _compiling_behind(store: DiskStore) -> Action:
     served = threading.Event()
 
     def compile_after(_: Selection, stages: StageClock) -> Artifact:
-        served.wait(_WAIT_S)  # else it would be ready before anything else had to serve
+        # Else it would be ready before anything else had to serve. If nothing else can serve, the caller waits for it.
+        served.wait(_SERVED_WITHIN_S)
         with stages(COMPILE):
             return make_entry(0)[1]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.comparison import Comparing, Difference, differences, meaning_of
+from cache_engine.frameworks.comparison import Comparing, Difference, differences, meaning_of, nearest
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.readers.vllm import VLLM
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Place
+from cache_engine.model.outcome import Failure
 from tests.frameworks.fixtures import unpack
 
 
@@ -157,3 +158,18 @@ def test_known_culprits_are_recognised(group: str, name: str, values: tuple[str,
     meaning = meaning_of(group, name, *values)
     assert said in meaning
     assert bool(said) == bool(meaning)
+
+
+def test_the_same_graph_is_nearer_than_one_with_fewer_other_inputs() -> None:
+    """Of torch.compile: after an upgrade many settings differ, and yet it is the same graph that missed."""
+
+    def graph(code: str, **config: str) -> KeyFactors:
+        settings = (Factor(name, value, "config") for name, value in config.items())
+        return KeyFactors((Factor("gm", code, "graph"), *settings))
+
+    asked = graph("f", a="1", b="1", c="1")
+    candidates = [("another", graph("g", a="1", b="1", c="1")), ("same", graph("f", a="2", b="2", c="2"))]
+    found = nearest(asked, [*candidates, ("unknown", Failure("it is not read"))])
+    assert found is not None
+    assert (found[0], [each.name for each in found[1]]) == ("same", ["a", "b", "c"])
+    assert nearest(asked, [("unknown", Failure("it is not read"))]) is None

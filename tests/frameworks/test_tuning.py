@@ -48,6 +48,13 @@ def helion(folder: Path, digest: str, **config: object) -> str:
     return text
 
 
+def operations(folder: Path, times: dict[str, Any], inputs: str = "(64, 64)") -> None:
+    """As ``PersistentCache`` of torch 2.13 writes it after ``max_autotune``: a file for a GPU, with all operations."""
+    (folder / "cache").mkdir(parents=True, exist_ok=True)
+    document = {"system": {"hash": "ab"}, "cache": {"mm": {inputs: {"highest": times}}, "bmm": {}}}
+    (folder / "cache" / ("ab" * 32)).write_text(json.dumps(document, indent=4))
+
+
 def flashinfer(folder: Path, key: str, tactic: object) -> None:
     entries = folder / ".cache" / "autotune" / "v2" / "env" / "entries"
     entries.mkdir(parents=True, exist_ok=True)
@@ -185,3 +192,25 @@ def test_helion_gets_what_it_put_the_newest_first(backend: Any, tmp_path: Path) 
 def test_helion_cannot_store_what_is_no_result(backend: Any, data: str) -> None:
     with pytest.raises(CorruptEntry, match="result" if "{" in data else "JSON"):
         backend.put("1", data)
+
+
+def test_the_choices_of_max_autotune_are_results_with_their_times(tmp_path: Path) -> None:
+    operations(tmp_path / "one", {"triton_mm-c1": 0.5, "mm-c2": 0.25, "triton_mm-c3": float("inf")})
+    operations(tmp_path / "two", {"triton_mm-c1": 0.2, "mm-c2": 0.4})
+    (one,), (two,) = (found(tmp_path / name, "inductor") for name in ("one", "two"))
+    assert (one.framework, one.name, one.key, one.chosen, one.ms) == (
+        "inductor", "mm", "(64, 64) highest", "mm-c2", 0.25,
+    )  # fmt: skip
+    assert set(one.times_ms) == {"triton_mm-c1", "mm-c2"}
+    compared = compare([one], [two])
+    assert compared.both == 1
+    assert compared.worst == pytest.approx(1.0)
+    assert found(tmp_path / "one", "triton") == []  # a file of this name means nothing there
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [1], {"mm": 1}, {"mm": {"k": []}}, {"mm": {"k": {"p": {"c": "x"}}}}])
+def test_a_damaged_file_of_max_autotune_is_a_finding(value: object, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "ab").write_text(json.dumps({"system": {}, "cache": value}))
+    (seen,) = choices(Place("inductor", tmp_path, "given"))
+    assert isinstance(seen, ScanFinding)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
 from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
-from cache_engine.insight.linked.kernel import read_sass
+from cache_engine.insight.linked.machine_code import read_sass
 from cache_engine.insight.linked.marks import linked
 
 _MLIR = b"""#loc = loc("a.py":3:0)
@@ -33,11 +33,14 @@ $L__BB0_1:
 .section .debug_str { }
 }
 """
-_SASS = b"""\t.text.k:
+_SASS = b"""\t.target\tsm_90
+  // | GPR   | PRED |
+  // |   # 0123 | # 0 |
+\t.text.k:
 .L_x_1:
 \t//## File "a.py", line 3 inlined at "b.py", line 9
-        /*0000*/  FFMA R1, R2, R3, R4 ;  // |  4 |
-        /*0010*/  @P0 BRA `(.L_x_1) ;
+        /*0000*/  FFMA R1, R2, R3, R4 ;  // |   4 :^vv |     |
+        /*0010*/  @P0 BRA `(.L_x_1) ;  // |   2 :x   | 1 v |
 """
 
 
@@ -53,7 +56,9 @@ def read(data: bytes, _: Path) -> None:
     panes = linked([read_mlir("TTIR", text), read_llvm(text), ptx, read_sass(text, text, ptx_lines)]).panes
     for pane in panes:
         count = len(pane.lines)
-        assert all(len(marks) in (0, count) for marks in (pane.chains, pane.ptx, pane.registers, pane.kinds))
+        marked = (pane.chains, pane.ptx, pane.registers, pane.stalls, pane.kinds)
+        assert all(len(marks) in (0, count) for marks in marked)
+        assert all(1 <= line <= count for value in pane.values for line in (*value.defined, *value.used))
         assert all(1 <= first <= last <= count for first, last in (*pane.folds, *([pane.loop] if pane.loop else [])))
 
 

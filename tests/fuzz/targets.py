@@ -21,7 +21,7 @@ import xxhash
 
 from benchmarks.replay.traces import read_trace
 from cache_engine.batch import jobs
-from cache_engine.cache.remote.breaker import outage
+from cache_engine.cache.remote.tier import outage
 from cache_engine.compilers.elf import cubin_fault, read_cubin
 from cache_engine.errors import CorruptEntry, GemmCacheError, InvalidHardware, PackUnusable, StoreUnusable, UsageError
 from cache_engine.evaluator.catalogue import table_shapes

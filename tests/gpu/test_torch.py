@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_engine.cache.cache import Cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.gpu import multiply
 from cache_engine.gpu.fp8 import quantise
@@ -108,7 +114,7 @@ def test_a_swapped_model_is_warmed_captured_and_replayed(ours: Any) -> None:
             torch.testing.assert_close(y, expected, rtol=2**-5, atol=2**-5)
 
 
-def test_streams_threads_and_the_compiler(ours: Any) -> None:
+def test_streams_and_the_compiler(ours: Any) -> None:
     import torch
 
     weight = on_gpu(96, 64, seed=1)
@@ -132,3 +138,118 @@ def test_inductor_may_choose_our_product(ours: Any, monkeypatch: pytest.MonkeyPa
     compiled = torch.compile(torch.mm, mode="max-autotune")
     a, b = on_gpu(256, 512), on_gpu(512, 256, seed=1)
     assert_close(compiled(a, b), a.double() @ b.double())
+
+
+def test_threads_with_streams_of_their_own_train_the_same(ours: Any) -> None:
+    """Also autograd's own thread, in which backward runs on a GPU; k is divided, so each stream needs a workspace."""
+    import torch
+
+    weight, wrong = on_gpu(48, 4096, seed=1), list[BaseException]()
+
+    def work(seed: int) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for m in (3, 16, 16):
+                    x = on_gpu(m, 4096, seed=seed).requires_grad_()
+                    y = ours.linear(x, weight)
+                    y.sum().backward()
+                    torch.cuda.current_stream().synchronize()
+                    assert_close(y, x.double() @ weight.double().t())
+                    assert_close(x.grad, weight.double().sum(0).expand(m, -1))
+        except BaseException as error:
+            wrong.append(error)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_replays_overlap_with_other_launches_and_outlive_the_cache_of_kernels(ours: Any) -> None:
+    """K is divided: a graph's workspace is its own, and its kernel stays when all others are unloaded."""
+    import torch
+
+    x, weight = on_gpu(16, 4096), on_gpu(48, 4096, seed=1)
+    exact, side = x.double() @ weight.double().t(), torch.cuda.Stream()
+    with torch.no_grad():
+        ours.linear(x, weight)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = ours.linear(x, weight)
+        for _ in range(20):
+            with torch.cuda.stream(side):
+                graph.replay()
+            other = ours.linear(x, weight)
+        torch.cuda.synchronize()
+        assert_close(y, exact)
+        assert_close(other, exact)
+        multiply.unload()
+        for m in (1, 2, 4):
+            ours.linear(on_gpu(m, 4096), weight)
+        y.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_close(y, exact)
+
+
+def test_warming_loads_what_a_first_capture_needs_also_where_a_family_is_not_proved(
+    tmp_path: Path, ours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512)).to("cuda", torch.bfloat16)
+    ours.swap(model)
+    with open_cache(tmp_path, durability="fast") as cache, torch.no_grad():
+        monkeypatch.setattr(ours.serving, "cache", cache)
+        monkeypatch.setattr(ours.serving, "wait_ms", 0.0)
+        ours.warm(model, m=range(1, 65))
+        compiled = cache.stats().totals.compiles
+        for m in (1, 33, 64):
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                model(on_gpu(m, 512))
+        assert cache.stats().totals.compiles == compiled
+
+
+def test_autocast_export_and_func(ours: Any) -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 8)).cuda()
+    x = on_gpu(12, 64, dtype="float32")
+    expected = model(x)
+    ours.swap(model)
+    with torch.autocast("cuda", torch.bfloat16):
+        y = model(x)
+    assert y.dtype is torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, rtol=0.05, atol=0.05)
+    rows = torch.export.Dim("rows", min=2, max=512)
+    exported = torch.export.export(model.eval(), (x,), dynamic_shapes=({0: rows},)).module()
+    torch.testing.assert_close(exported(x[:5]), expected[:5], rtol=1e-2, atol=1e-2)
+    mapped = torch.func.vmap(model)(x)
+    torch.testing.assert_close(mapped, expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vllm_serves_a_model_with_our_kernels_in_its_graphs(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 1024,
+        "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    program = (
+        "from vllm import LLM, SamplingParams\n"
+        f"model = LLM({str(tmp_path)!r}, load_format='dummy', skip_tokenizer_init=True, quantization='gemm_cache',\n"
+        "    max_model_len=128, gpu_memory_utilization=0.3, max_num_seqs=8)\n"
+        "given = [{'prompt_token_ids': [1, 2, 3]}] * 4\n"
+        "done = model.generate(given, SamplingParams(max_tokens=8, ignore_eos=True, detokenize=False))\n"
+        "print([len(one.outputs[0].token_ids) for one in done])\n"
+    )
+    environment = {**os.environ, "GEMM_CACHE_DIR": str(tmp_path / "store")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=540)
+    assert done.stdout.endswith("[8, 8, 8, 8]\n"), done.stderr[-4000:]
+    assert "vLLM multiplies its layers" not in done.stderr
+    with open_cache(tmp_path / "store", create=False) as cache:
+        assert cache.demand().total.launches > 0

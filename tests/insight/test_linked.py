@@ -6,7 +6,7 @@ import pytest
 
 from cache_engine.insight.linked import marks
 from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
-from cache_engine.insight.linked.kernel import read_sass
+from cache_engine.insight.linked.machine_code import read_sass
 from cache_engine.insight.linked.marks import PTX, SOURCE, PaneText, folds_of, kinds_of, linked, main_loop
 
 _MANY = 200_000
@@ -71,12 +71,13 @@ SASS_TEXT = """\
 """
 
 REGISTERS = """\
-                                        // | GPR   | PRED   | UGPR   |
-.text.k:                                // |       |        |        |
-        /*0000*/      LDC R1, c[0x0][0x28] ;   // |    3  |   2    |        |
-        /*0010*/      S2R R9, SR_CTAID.X ;     // |    4  |   2    |    1   |
-        /*0020*/      HMMA R8, R4, R2, R8 ;    // |   16  |        |        |
-        /*0030*/      @!P6 BRA `(.L_x_1) ;     // |       |   1    |        |
+                                        // | GPR        | PRED   |
+                                        // |   # 0123   | # 0    |
+.text.k:                                // |            |        |
+        /*0000*/      LDC R1, c[0x0][0x28] ;   // |   3  ^     | 2      |
+        /*0010*/      S2R R9, SR_CTAID.X ;     // |   4 :      | 2      |
+        /*0020*/      HMMA R8, R4, R2, R8 ;    // |  16 ::     |        |
+        /*0030*/      @!P6 BRA `(.L_x_1) ;     // |            | 1 v    |
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.admin import RULES
+from app.presenters.cleaning import RULES
 from app.presenters.command import equal
 from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
@@ -93,9 +94,23 @@ def test_the_command_of_a_rule_deletes_what_the_page_previews(
     shown = {key for table in frames(app) if "Why" in table for key in table["Key"]}
     command = equal("Storage", {"rule": rule, **values, **of_link}, "sm_90")
     assert command is not None
+    assert f"gemm-cache --store {compiled_store} {shlex.join(command)}" in [code.value for code in app.code]
     plan = document(*command, store=compiled_store)
     assert {victim["key"][:12] for victim in plan["victims"]} == shown
     assert shown or rule in ("settings", "expired", "stale", "disk", "foreign")
+
+
+def test_the_preview_marks_the_limits_in_force(open_page: Open, compiled_store: Path) -> None:
+    """Those of the rule, else those of the settings."""
+    app = sound(open_page(compiled_store, "admin", rule="entries", keep="3"))
+    assert (app.metric[0].label, app.metric[0].value) == ("Kernels", "4 → 3")
+    entries, size = (bar.proto.text for bar in app.get("progress"))
+    assert entries == "100.0% of the limit, 3"
+    assert size.endswith(" of the limit, 5.0 GiB")
+    app = sound(open_page(compiled_store, "admin", rule="bytes", size="20MiB"))
+    assert [bar.proto.text.partition(" of ")[2] for bar in app.get("progress")] == [
+        "the limit, 5,000", "the limit, 20.0 MiB",
+    ]  # fmt: skip
 
 
 def test_the_rules_of_the_page_are_those_of_the_test() -> None:
@@ -393,14 +408,18 @@ def test_the_audit_log_is_paged_and_names_the_user(open_page: Open, compiled_sto
     journal.event(REPAIR, detail="3 of 3 findings")
     journal.close()
     app = sound(open_page(compiled_store, "admin", tab="Audit log"))
-    table = _table(app, "Who")
+    app.multiselect(key="kind").set_value(["repair run", "cleanup run"]).run()
+    table = _table(sound(app), "What")
     assert len(table) == 50
-    assert list(table.loc[0, ["Action", "Who", "Details"]]) == ["repair run", "unknown", "3 of 3 findings"]
-    assert list(table.loc[1, ["Action", "Who", "Size"]]) == ["cleanup run", "<b>ada</b>", "2.0 KiB"]
+    assert list(table.loc[0, ["What", "By", "Details"]]) == ["repair run", "unknown", "3 of 3 findings"]
+    assert list(table.loc[1, ["What", "By", "Details"]]) == ["cleanup run", "<b>ada</b>", "run 59, 2.0 KiB"]
     assert "1–50 of 61" in _said(app)
-    app.session_state["audit-page"] = 2
-    assert len(_table(sound(app.run()), "Who")) == 11
-    app.multiselect(key="kinds").set_value(["repair"]).run()
-    assert len(_table(sound(app), "Who")) == 1
-    app.multiselect(key="kinds").set_value(["discard"]).run()
-    assert "No matching events" in _said(sound(app))
+    app.session_state["log-page"] = 2
+    assert len(_table(sound(app.run()), "What")) == 11
+    app.multiselect(key="kind").set_value(["repair run"]).run()
+    assert len(_table(sound(app), "What")) == 1
+    app.multiselect(key="kind").set_value(["deleted from quarantine"]).run()
+    assert "Nothing matches" in _said(sound(app))
+    app.multiselect(key="kind").set_value([]).run()
+    assert "61 entries" not in _said(sound(app))
+    assert {"miss: ", "cleanup run: 60"} <= {word for word in ("miss: ", "cleanup run: 60") if word in _said(app)}

@@ -6,7 +6,7 @@ from datetime import UTC
 
 import pytest
 
-from app.presenters import admin
+from app.presenters import admin, cleaning
 from app.presenters.columns import rows_of
 from cache_engine.store.codec import encode_blob
 from cache_engine.upkeep.findings import Finding, FindingKind
@@ -19,14 +19,16 @@ KEY = "a" * 64
 
 
 def test_only_whole_keys_of_an_address_are_taken() -> None:
-    assert admin.asked_keys(f"{KEY},{KEY.upper()}, ,") == (frozenset({KEY}), 0)
-    assert admin.asked_keys(f"{KEY[:-1]},../../etc,{KEY}") == (frozenset({KEY}), 2)
-    assert admin.asked_keys("") == (frozenset(), 0)
+    assert cleaning.asked_keys(f"{KEY},{KEY.upper()}, ,") == (frozenset({KEY}), 0)
+    assert cleaning.asked_keys(f"{KEY[:-1]},../../etc,{KEY}") == (frozenset({KEY}), 2)
+    assert cleaning.asked_keys("") == (frozenset(), 0)
 
 
-def test_single_kernels_are_a_rule_only_where_some_are_named() -> None:
-    assert "keys" not in admin.rules_offered([])
-    assert admin.rules_offered([KEY]) == list(admin.RULES)
+def test_single_kernels_are_the_rule_where_a_link_names_some() -> None:
+    assert cleaning.rule_in({"keys": KEY}, cleaning.RULES) == "keys"
+    assert cleaning.rule_in({"keys": "nonsense"}, cleaning.RULES) == "settings"
+    assert cleaning.rule_in({"keys": KEY, "rule": "stale"}, cleaning.RULES) == "stale"
+    assert cleaning.rule_in({"keys": KEY, "rule": "stale"}, cleaning.OTHER_RULES) == "expired"
 
 
 @pytest.mark.parametrize(

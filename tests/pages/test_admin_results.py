@@ -79,7 +79,8 @@ def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path)
     app = sound(open_page(root, "admin", tab="Results"))
     app.file_uploader[0].set_value(("results.json", json.dumps(file).encode(), "application/json")).run()
     _press(app, "Import")
-    assert "Imported 2 results of SG2262; 0 already in the store." in _said(sound(app))
+    assert "Imported 2 results; 0 already in the store." in _said(sound(app))
+    assert any(text.value == f"Chip: SG2262 ({CHIP.fingerprint()[:12]})" for text in app.text)
     assert any("checksum" in text.value for text in app.text)
     assert stored(root) == [2, 3]
     (event,) = acts(root)
@@ -88,3 +89,14 @@ def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path)
     app.file_uploader[0].set_value(("results.json", b"{}", "application/json")).run()
     _press(app, "Import")
     assert [error.value for error in app.error] == ["Import failed."]
+
+
+def test_imported_results_of_a_chip_of_ones_own_name_it(open_page: Open, tmp_path: Path) -> None:
+    mine = replace(CHIP, name="Mine <b>2.0", num_cores=128)
+    with Evaluations(open_store(tmp_path / "other")) as kept:
+        kept.evaluate(EvaluationProblem(1, 64, 64), mine)
+        file = kept.export(mine.fingerprint())
+    app = sound(open_page(tmp_path / "store", "admin", tab="Results"))
+    app.file_uploader[0].set_value(("results.json", file, "application/json")).run()
+    _press(app, "Import")
+    assert any(text.value.startswith("Chip: Mine <b>2.0 (") for text in sound(app).text)

@@ -57,7 +57,7 @@ def test_a_page_that_fails_has_the_header_with_the_way_to_others(
     def refuse(*_: object, **__: object) -> None:
         raise GemmCacheError("it took too long")
 
-    monkeypatch.setattr(context, "demand_report", refuse)
+    monkeypatch.setattr(context, "demand", refuse)
     app = open_page(compiled_store, "demand")
     assert [error.value for error in app.error] == ["Could not load this page."]
     assert "it took too long" in [text.value for text in app.text]
@@ -69,7 +69,7 @@ def test_a_page_that_fails_has_the_header_with_the_way_to_others(
     [
         ("overview", "span"),
         ("demand", "span"),
-        ("demand", "by"),
+        ("demand", "part"),
         ("compile", "what"),
         ("evaluations", "e_kind"),
         ("kernel", "part"),

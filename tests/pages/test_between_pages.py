@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.addresses import moved
+from app.presenters.forms import address_of, prediction_form, present_names, problem_of, values_of
+from cache_engine.model.gemm import GemmProblem
 from tests.pages.opening import Open, sound
 
-OTHERS = ("overview", "kernels", "compare", "architectures", "coverage", "demand", "evaluations", "admin")
+OTHERS = ("overview", "kernels", "compare", "architectures", "coverage", "demand", "admin")  # Predict has the form too
 KINDS = ("selectbox", "multiselect", "number_input", "text_input", "toggle", "checkbox")
 
 
@@ -33,7 +36,7 @@ def test_what_the_compile_form_remembers_has_a_name_on_no_other_page(
 ) -> None:
     """Its fields outlive the page, so that of another page with the same key would take over their values."""
     kept = _keys(sound(open_page(compiled_store, "compile", what=what)))
-    assert {"s_dtype", "t_dtype"} & kept
+    assert "s_dtype" in kept
     for page in OTHERS:
         assert not kept & _keys(sound(open_page(compiled_store, page))), page
 
@@ -54,3 +57,72 @@ def test_a_dtype_chosen_elsewhere_breaks_no_compile_form(open_page: Open, compil
     sound(app.run())
     _go(app, "compile")
     assert sound(app.run()).selectbox(key="s_dtype").value == "fp32"
+
+
+FORM = prediction_form("sm_90")
+TYPED: dict[str, tuple[str, object, str]] = {
+    "s_m": ("number_input", 33, "33"),
+    "s_batch": ("number_input", 3, "3"),
+    "s_dtype": ("selectbox", "fp16", "fp16"),
+    "s_layout": ("selectbox", "tn", "tn"),
+    "s_arch": ("selectbox", "sm_80", "sm_80"),
+    "s_epilogue": ("multiselect", ["relu"], "relu"),
+    "s_opt_level": ("selectbox", "2", "2"),
+    "s_config": ("text_input", "64x64x32_w2x2_s3", "64x64x32_w2x2_s3"),
+}
+"""For each of these fields: the kind of its widget, a value that is not its default, and that value in an address."""
+
+
+def _field(app: AppTest, name: str) -> Any:
+    return next(one for one in app.get(TYPED[name][0]) if one.key == name)
+
+
+def test_the_values_of_the_form_follow_the_reader_to_predict_and_back(open_page: Open, compiled_store: Path) -> None:
+    """``browser/test_compile.py`` reloads both pages from the address."""
+    app = sound(open_page(compiled_store, "compile"))
+    for name, (_, value, _) in TYPED.items():
+        _field(app, name).set_value(value)
+    app.run()
+    for page in ("predict", "compile"):
+        _go(app, page)
+        sound(app.run())
+        assert {name: _field(app, name).value for name in TYPED} == {name: each[1] for name, each in TYPED.items()}
+        assert {name: app.query_params[name] for name in TYPED} == {name: each[2] for name, each in TYPED.items()}
+
+
+@pytest.mark.parametrize("page", ["compile", "predict"])
+def test_an_address_alone_fills_in_the_form_of_either_page(open_page: Open, compiled_store: Path, page: str) -> None:
+    app = sound(open_page(compiled_store, page, **{name: each[2] for name, each in TYPED.items()}))
+    assert {name: _field(app, name).value for name in TYPED} == {name: each[1] for name, each in TYPED.items()}
+    assert not app.warning
+
+
+def test_a_link_has_all_values_so_that_those_typed_before_do_not_remain(open_page: Open, compiled_store: Path) -> None:
+    problem = GemmProblem(16, 64, 32, arch="sm_90", epilogue="alpha+relu", fast_math=False, opt_level=1)
+    values = values_of(problem)
+    assert problem_of(values) == problem
+    assert {one.key for one in FORM} - set(address_of(FORM, values)) == {
+        "s_compiler", "s_family", "s_config",
+    }  # fmt: skip
+    app = sound(open_page(compiled_store, "compile", s_epilogue="bias", s_dtype="fp16"))
+    app.query_params.update(address_of(FORM, values_of(GemmProblem(16, 64, 32, arch="sm_90"))))
+    app.switch_page("../pages/compile.py")
+    sound(app.run())
+    assert (app.multiselect(key="s_epilogue").value, app.selectbox(key="s_dtype").value) == ([], "bf16")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"m": ["33"], "arch": ["sm_80"]}, {"s_m": ["33"], "s_arch": ["sm_80"]}),
+        ({"t_model": ["X"], "t_arch": ["a", "b"]}, {"s_model": ["X"], "s_targets": ["a", "b"]}),
+        ({"u_top": ["3"], "u_families": ["simt"]}, {"s_top": ["3"], "s_families": ["simt"]}),
+        ({"e_m": ["1"], "e_dtype": ["fp8"]}, {"s_m": ["1"], "s_dtype": ["fp8_e4m3"]}),
+        ({"e_model_dtype": ["fp32"], "e_chip": ["H100"]}, {"s_dtype": ["fp32"], "e_chip": ["H100"]}),
+        ({"what": ["Tune"], "s_m": ["9"], "e_tokens": ["9"]}, {"what": ["Tune"], "s_m": ["9"], "e_tokens": ["9"]}),
+    ],
+)  # fmt: skip
+def test_fields_of_earlier_addresses_have_their_present_names(
+    old: dict[str, list[str]], new: dict[str, list[str]]
+) -> None:
+    assert present_names(old) == new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -20,6 +21,7 @@ from cache_engine.index import framework_caches
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
+from tests.cli.test_cli import document
 from tests.frameworks.fixtures import unpack
 from tests.pages.opening import Open, Reader, frames, sound
 
@@ -184,6 +186,25 @@ def test_each_rule_chooses_what_it_says(machine: Machine, rule: str, more: dict[
     assert [one.label for one in app.button if one.label.startswith("Delete ")] == (
         [f"Delete {count} {'entry' if count == 1 else 'entries'}"] if count else []
     )
+
+
+@pytest.mark.parametrize("asked", [
+    {"rule": "expired", "days": "30"},
+    {"rule": "versions", "versions": "3.9.0"},
+    {"rule": "bytes", "size": "100kB"},
+    {"rule": "all", "kind": "triton", "words": "scale"},
+    {"rule": "all", "irs": "true"},
+], ids=str)  # fmt: skip
+def test_the_command_of_a_rule_deletes_what_the_page_previews(machine: Machine, asked: dict[str, str]) -> None:
+    app = machine.preview(**asked)
+    shown = [row[0] for row in _table(app, "Id")] if any("Id" in one for one in frames(app)) else []
+    command = next(
+        shlex.split(one.value) for one in app.code if " caches clean " in one.value and "--off" not in one.value
+    )
+    plan = document(*command[3:], store=machine.store)
+    assert command[1:3] == ["--store", str(machine.store)]
+    assert len(plan["entries"]) == len(shown) > 0
+    assert [each["id"].rpartition("/")[2][:12] for each in plan["entries"]] == [str(one)[:12] for one in shown]
 
 
 def test_a_size_that_is_none_is_said(machine: Machine) -> None:

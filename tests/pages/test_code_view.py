@@ -11,10 +11,11 @@ import pytest
 
 from app.components.code_view import component as documents
 from app.components.code_view.component import document
-from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Linked, PaneText, linked
+from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Linked, PaneText, Value, linked
 
 VIEW = Path(documents.__file__).parent
 OWN = ("/home/a/kernel.cu", 2)
+VALUES = [Value("R1", (), (2,)), Value("R2", (1,), (2,))]
 
 
 def _code(**changed: list[str]) -> Linked:
@@ -24,7 +25,7 @@ def _code(**changed: list[str]) -> Linked:
         [
             PaneText(SOURCE, "cuda", lines[SOURCE]),
             PaneText(PTX, "ptx", lines[PTX], [(), (OWN,)]),
-            PaneText(SASS, "sass", lines[SASS], [(), (("/lib/a.h", 9), OWN)], [0, 2], [0, 17]),
+            PaneText(SASS, "sass", lines[SASS], [(), (("/lib/a.h", 9), OWN)], [0, 2], [0, 17], [-1, 5], VALUES),
         ]
     )
 
@@ -40,6 +41,7 @@ def test_lines_are_numbers_of_chains_and_each_chain_is_there_once() -> None:
     ]
     assert len(shown["chains"]) == 3
     assert (sass["ptx"], sass["registers"], sass["kinds"]) == ([0, 2], [0, 17], ["", "local"])
+    assert (sass["stalls"], sass["values"]) == ([-1, 5], [["R1", [], [2]], ["R2", [1], [2]]])
     assert [pane["file"] for pane in shown["panes"]] == ["abc.cu", "abc.ptx", "abc.sass"]
 
 
@@ -54,7 +56,8 @@ def test_what_no_browser_bears_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
     source, ptx, sass = document(_code(), "abc", 600)["panes"]
     assert (source["lines"], source["text"]) == (1, "#define A")
     assert (ptx["lines"], sass["lines"]) == (2, 1)
-    assert len(sass["chain"]) == len(sass["kinds"]) == 1
+    assert len(sass["chain"]) == len(sass["kinds"]) == len(sass["stalls"]) == 1
+    assert sass["values"] == [["R2", [1], []]]
 
 
 def test_the_program_is_built_of_what_is_here() -> None:

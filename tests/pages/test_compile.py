@@ -71,6 +71,8 @@ def test_compile_misses_then_hits_and_shows_why(open_page: Open, compiled_store:
     app.selectbox(key="s_arch").set_value("sm_80")
     sound(app.run())
     assert any(text.value.endswith("by nvrtc: not cached") for text in app.text)
+    next(button for button in app.button if button.label == "Explain the miss").click().run()
+    assert any("Closest of 4 cached kernels: gemm_" in text.value for text in sound(app).text), "before it is compiled"
     _wait_for_job(sound(_submit(app)))
     assert app.success[0].value.startswith("Miss. Compiled in")
     assert {"Registers", "Spills", "Shared memory", "Cubin size"} <= {metric.label for metric in app.metric}
@@ -156,11 +158,11 @@ def test_a_failed_compile_shows_log_source_flags_and_command(open_page: Open, co
 
 def test_a_table_is_compiled_as_a_job(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compile", what="Whole model"))
-    app.selectbox(key="t_model").set_value("Qwen3-0.6B")
-    app.selectbox(key="t_dtype").set_value("fp32")
-    app.selectbox(key="t_layout").set_value("nn")
-    app.multiselect(key="t_arch").set_value(["sm_75"])
-    app.text_input(key="t_tokens").set_value(" 1, 2")
+    app.selectbox(key="s_model").set_value("Qwen3-0.6B")
+    app.selectbox(key="s_dtype").set_value("fp32")
+    app.selectbox(key="s_layout").set_value("nn")
+    app.multiselect(key="s_targets").set_value(["sm_75"])
+    app.text_input(key="s_tokens").set_value(" 1, 2")
     sound(app.run())
     next(button for button in app.button if button.label == "Compile missing kernels").click()
     _wait_for_job(sound(app.run()))
@@ -169,15 +171,15 @@ def test_a_table_is_compiled_as_a_job(open_page: Open, compiled_store: Path) -> 
     made = [record for record in make_store(compiled_store).records() if record.problem.layout == "nn"]
     assert {(record.arch, record.problem.dtype) for record in made} == {("sm_75", "fp32")}
     linked = sound(open_page(compiled_store, "compile", job=_job_of(app)))
-    assert linked.selectbox(key="t_model").value == "Qwen3-0.6B"
-    assert linked.multiselect(key="t_arch").value == ["sm_75"]
-    assert linked.text_input(key="t_tokens").value == "1,2"
+    assert linked.selectbox(key="s_model").value == "Qwen3-0.6B"
+    assert linked.multiselect(key="s_targets").value == ["sm_75"]
+    assert linked.text_input(key="s_tokens").value == "1,2"
 
 
 def test_a_table_lists_problems_without_a_kernel_at_the_end(open_page: Open, compiled_store: Path) -> None:
-    app = open_page(compiled_store, "compile", what="Whole model", t_model="Qwen3-0.6B", t_arch="sm_75")
+    app = open_page(compiled_store, "compile", what="Whole model", s_model="Qwen3-0.6B", s_targets="sm_75")
     assert "unsupported shapes." in sound(app).warning[0].value
-    app.text_input(key="t_tokens").set_value("16")
+    app.text_input(key="s_tokens").set_value("16")
     app.run()
     next(button for button in app.button if button.label == "Compile missing kernels").click()
     _wait_for_job(sound(app.run()))
@@ -187,8 +189,8 @@ def test_a_table_lists_problems_without_a_kernel_at_the_end(open_page: Open, com
 
 
 def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store: Path) -> None:
-    app = open_page(compiled_store, "compile", what="A model's table", t_model="DeepSeek-V3")
-    targets = app.multiselect(key="t_arch")
+    app = open_page(compiled_store, "compile", what="A model's table", s_model="DeepSeek-V3")
+    targets = app.multiselect(key="s_targets")
     targets.set_value(targets.options)
     app.run()
     assert [error.value for error in app.error] == ["Invalid request."]
@@ -198,7 +200,7 @@ def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store
 @pytest.mark.parametrize("tokens", ["", "16,many", "0", "-1", "1_000", "9" * 50, "²"])
 def test_numbers_of_tokens_that_are_none_are_refused(open_page: Open, compiled_store: Path, tokens: str) -> None:
     app = open_page(compiled_store, "compile", what="Whole model")
-    app.text_input(key="t_tokens").set_value(tokens)
+    app.text_input(key="s_tokens").set_value(tokens)
     app.run()
     assert not app.exception
     assert [error.value for error in app.error] == ["Invalid request."]
@@ -213,7 +215,7 @@ def test_a_running_job_of_another_dashboard_is_followed_and_canceled(
         "3",
         "1",
     ]
-    assert app.multiselect(key="t_arch").value == ["sm_80"]
+    assert app.multiselect(key="s_targets").value == ["sm_80"]
     next(button for button in app.button if button.label == "Cancel").click()
     app.run()
     until(lambda: context.jobs().load(running.id).state != RUNNING)
@@ -247,10 +249,22 @@ def test_jobs_of_all_processes_are_listed(open_page: Open, compiled_store: Path,
     _put(compiled_store, Job(id="1f-2e", command=["verify"], state=DONE, started_at=1e9, ended_at=1e9 + 2))
     (compiled_store / "jobs" / "1f-3.json").write_text("{")
     app = sound(open_page(compiled_store, "compile"))
-    jobs = next(frame for frame in frames(app) if "Process" in frame.columns)
-    assert list(jobs["State"]) == ["▶ running", "? unreadable", "✓ done"]
+    jobs = next(frame for frame in frames(app) if "Command" in frame.columns)
+    assert list(jobs["State"]) == ["▶ running", "✓ done", "? unreadable"]
     assert jobs["Command →"].iloc[0] == f"/compile?job={running.id}"
-    assert list(jobs["Duration"])[1:] == ["–", "2.0 s"]
+    assert list(jobs["Duration"])[1:] == ["2.0 s", "–"]
+
+
+def test_a_running_job_is_canceled_from_the_list(open_page: Open, compiled_store: Path, running: Job) -> None:
+    """A second press of the same button, as of a double click, does not kill."""
+    app = sound(open_page(compiled_store, "compile"))
+    progress = next(frame for frame in frames(app) if "Progress" in frame.columns)["Progress"][0]
+    assert progress.startswith("10 of 20 kernels; about ")
+    (button,) = [button for button in app.button if button.label == "Cancel"]
+    button.click().run()
+    assert not [button for button in app.button if button.key == f"cancel-False-{running.id}"]
+    until(lambda: context.jobs().load(running.id).state != RUNNING)
+    assert "■ canceled" in [state for frame in frames(sound(app.run())) for state in frame.get("State", [])]
 
 
 def test_a_job_of_an_older_version_is_shown(open_page: Open, compiled_store: Path) -> None:

@@ -1,4 +1,4 @@
-"""The page Farm, with a real Redis: what it shows, and that neither lies nor silence of the broker break it."""
+"""A farm on the page Compile, with a real Redis: neither lies nor silence of the broker break it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cache_engine.team.board import Board, Run
 from cache_engine.team.broker import FARMS, Broker, connected
 from cache_engine.team.messages import CompileMessage
 from tests.helpers import make_store
-from tests.pages.opening import HERE, Open, Reader, drawn, frames, sound
+from tests.pages.opening import HERE, Open, Reader, frames, sound
 from tests.team.conftest import Redis
-from tests.team.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
+from tests.team.test_board import JOB, KEYS, beats, fill_with_lies, silent_broker
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,9 +63,12 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     beats(broker)
     board.follows(JOB, Run("Llama-3.1-8B", ["sm_90a"], 50, 10, 30, board.now(), 90.0))
     app = sound(open_page(store, "farm"))
-    assert [(one.label, one.value) for one in app.metric][2] == ("Workers", "1")
-    assert "Llama-3.1-8B for sm_90a" in _texts(app)
-    table = frames(app)[0]
+    assert "1 worker, up to 4 kernels at a time. 0 waiting, 0 in work." in _texts(app)
+    jobs, table = frames(app)
+    assert jobs.iloc[0][["State", "Command", "Where"]].to_list() == [
+        "▶ running", "farm compile Llama-3.1-8B for sm_90a", "farm",
+    ]  # fmt: skip
+    assert jobs["Progress"][0] == "20 of 50 kernels; about 1 min 30 s left (predicted)"
     assert (table["Worker"][0], table["Processes"][0], table["State"][0]) == ("north:7", 4, "here")
     # Who may not delete may not cancel either, whatever was drawn.
     reader.request = replace(HERE, bound_to="0.0.0.0")
@@ -75,6 +78,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     assert Broker(broker, KEYS).is_canceled(JOB)
     sound(app.run())
     assert not [one for one in app.button if one.label == "Cancel"]
+    assert frames(app)[0]["State"][0] == "■ canceled"
 
 
 def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker: str) -> None:
@@ -84,29 +88,24 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
         message = CompileMessage.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
     Board(broker, KEYS).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
     app = sound(open_page(store, "farm"))
-    hours, failures = (one for one in frames(app))
+    hours, failures = frames(app)
     assert failures["Cause"][0] == "ptxas ended with code 1"
     assert hours["Failed"].sum() == 1
-    (figure,) = drawn(app)
-    assert {one["name"]: sum(one["values"]) for one in figure["series"]} == {"Compiled": 0, "Found": 0, "Failed": 1}
-    assert len(figure["names"]) == len(figure["groups"]) == 24
+    assert len(hours) == 24
 
 
 def test_hostile_text_is_only_ever_text(open_page: Open, store: Path, broker: str) -> None:
     fill_with_lies(broker)
     app = sound(open_page(store, "farm"))
-    assert "<script>" in str(frames(app)[0]["Worker"][0])
+    assert "<script>" in str(next(one for one in frames(app) if "Worker" in one)["Worker"][0])
     for markdown in (*app.markdown, *app.caption, *app.title, *app.header, *app.info, *app.warning, *app.success):
         assert "script" not in markdown.value
-    for bar in app.get("progress"):
-        assert HOSTILE[:8] not in str(bar.proto)
 
 
 def test_a_silent_broker_is_said_in_words(open_page: Open, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with silent_broker() as url:
         monkeypatch.setenv("GEMM_CACHE_BROKER", url)
         app = sound(open_page(store, "farm"))
-    assert "The queue does not answer." in _texts(app)
-    said = _texts(app)
-    # The watcher and the socket give up after the same second; a busy machine lets either be first.
-    assert "has not answered within 1 s" in said or "does not answer" in said
+    assert "The farm's queue does not answer." in _texts(app)
+    assert "the broker has not answered within 0.3 s" in _texts(app)
+    assert [button.label for button in app.button if button.label == "Compile"], "the rest of the page is there"

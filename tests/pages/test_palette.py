@@ -25,8 +25,8 @@ def _named(text: str) -> list[tuple[str, str]]:
     ("text", "first"),
     [
         ("clean", ("Page", "Clean")),
-        ("AUDIT", ("Page", "Audit log")),
-        ("demotion", ("Page", "Decisions")),
+        ("AUDIT", ("Page", "Log")),
+        ("demotion", ("Page", "Log")),
         ("roofline", ("Page", "Predict")),
         ("max_bytes", ("Setting", "max_bytes")),
         ("deepseek-v3", ("Model", "DeepSeek-V3")),
@@ -78,18 +78,24 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         {"part": "Of a model", "model": "Qwen3-8B", "archs": "sm_90"},
         "warm Qwen3-8B --dry-run --by=shape --arch=sm_90",
     ),
-    ("Workload", {"by": "Model"}, "demand --by model"),
+    ("Workload", {"span": "28 days"}, "demand --since 28d"),
     ("Kernels", {"view": "Other frameworks", "words": "tile"}, "caches ls tile"),
     ("Kernels", {"view": "Triton", "words": "tile", KIND: "triton"}, "caches ls tile --kind=triton"),
     ("Kernels", {"view": "SQL"}, "ls"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
     ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),
-    ("Compile", {"what": "Whole model", "t_model": "Qwen3-8B", "t_tokens": "1"}, "warm Qwen3-8B --arch sm_80 --m 1"),
+    ("Compile", {"what": "Whole model", "s_model": "Qwen3-8B", "s_tokens": "1"}, "warm Qwen3-8B --arch sm_80 --m 1"),
     ("Predict", {}, "evaluate 4096 7168 2048 --chip H100"),
-    ("Predict", {"e_m": 64, "e_chip": "H100", "e_dtype": "fp16"}, "evaluate 64 7168 2048 --chip H100 --dtype=fp16"),
+    ("Predict", {"s_m": 64, "e_chip": "H100", "s_dtype": "fp16"}, "evaluate 64 7168 2048 --dtype fp16 --chip H100"),
+    ("Predict", {"s_dtype": "int8"}, "evaluate 4096 7168 2048 --dtype int8 --out-dtype int32 --chip H100"),
     (
         "Predict",
-        {"e_kind": "Whole model", "e_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
+        {"s_dtype": "fp8_e5m2", "s_scales": "1x128,128x128"},
+        "evaluate 4096 7168 2048 --dtype fp8 --scales 1x128,128x128 --chip H100",
+    ),
+    (
+        "Predict",
+        {"e_kind": "Whole model", "s_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
         "evaluate Qwen3-8B --chip H100 --m=16 --tp=2",
     ),
     ("Predict", {"e_kind": "Saved results"}, "evaluations ls"),
@@ -104,11 +110,11 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
             ("Results", "evaluations clean"),
             ("Index", "store sync"),
             ("Settings", "doctor --settings"),
-            ("Audit log", "log --audit"),
-            ("Decisions", "log"),
+            ("Log", "log"),
         )
     ),
-    ("Storage", {"tab": "Decisions", "kind": ["miss", "eviction"]}, "log --kind=miss --kind=eviction"),
+    ("Storage", {"tab": "Log", "kind": ["miss", "eviction", "restored"]}, "log --kind=miss --kind=eviction"),
+    ("Storage", {"tab": "Log", "kind": "cleanup run"}, "log --audit"),
 ]
 
 
@@ -135,7 +141,7 @@ def test_a_page_that_shows_nothing_yet_has_no_command(page: str) -> None:
     [
         ("overview", {}, "stats --by time --since 7d"),
         ("kernels", {"arch": "sm_80"}, "ls --arch=sm_80"),
-        ("evaluations", {}, "evaluate 4096 7168 2048 --chip H100 --batch=1 --dtype=bf16 --out-dtype=bf16"),
+        ("evaluations", {}, "evaluate 4096 7168 2048 --chip H100"),
         ("compile", {"s_m": "64"}, "compile 64 7168 2048 --arch sm_90"),
         ("admin", {"tab": "Integrity"}, "verify"),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.presenters.columns import rows_of
-from app.presenters.saved_results import ACCELERATORS, RESULTS, SORTS, Wanted, saved_results
+from app.presenters.saved_results import ACCELERATORS, RESULTS, matching, saved_results
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
@@ -91,25 +91,21 @@ def test_results_of_another_format_are_a_line_of_their_own(layout: StoreLayout) 
     assert (known["Chip"], known["Results"]) == ("SG2261", 1)
 
 
-def test_results_are_searched_and_sorted(layout: StoreLayout) -> None:
+def test_results_are_searched_and_the_newest_comes_first(layout: StoreLayout) -> None:
     with Evaluations(layout, durable=False) as kept:
         for m in (16, 64, 7168):
             for hardware in (CHIP, OTHER):
                 kept.evaluate(EvaluationProblem(m, 2112, 7168), hardware)
         kept.evaluate(EvaluationProblem(16, 512, 1024, dtype="fp8"), CHIP)
     _, rows = read(layout)
-    words = (("7168", 6), ("7168x*", 2), ("16x512x1024", 1), ("16×512", 1), ("word", 0), ("", 7), ("16 512", 1))
+    words = (
+        ("7168", 6), ("7168x*", 2), ("16x512x1024", 1), ("16×512", 1), ("word", 0), ("", 7), ("16 512", 1),
+        ("sg2261", 3), (f"{OTHER.fingerprint()[:8]} 64", 1), ("16 fp8", 1), ("²x", 0),
+    )  # fmt: skip
     for text, count in words:
-        assert len(Wanted(text).of(rows, "m", descending=True)) == count, text
-    assert len(Wanted(fingerprints=(OTHER.fingerprint(),)).of(rows, "m", descending=True)) == 3
-    assert len(Wanted("16", dtypes=("fp8",)).of(rows, "m", descending=True)) == 1
-    for name, column in SORTS.items():
-        for descending in (True, False):
-            listed = Wanted().of(rows, name, descending=descending)
-            assert len(listed) == 7
-            assert [row[column] for row in listed] == sorted((row[column] for row in rows), reverse=descending)
-    slowest = Wanted().of(rows, "latency", descending=True)[0]
-    assert (slowest["m"], slowest["chip"]) == (7168, "SG2261")
+        assert len(matching(rows, text)) == count, text
+    listed = [row["made_at"] for row in matching(rows, "")]
+    assert listed == sorted(listed, reverse=True)
 
 
 def test_accelerators_are_listed_by_name(layout: StoreLayout) -> None:

@@ -20,7 +20,7 @@ from tests.pages.opening import Open, frames, sound
 
 CHIP = PRESETS["SG2262"]
 PROBLEM = EvaluationProblem(16, 7168, 2048)
-ASKED = {"e_chip": "SG2262", "e_m": "16"}
+ASKED = {"e_chip": "SG2262", "s_m": "16"}
 
 
 def _buttons(app: AppTest) -> list[Any]:
@@ -46,7 +46,7 @@ def test_the_button_stores_what_the_page_shows_and_the_page_says_so(open_page: O
     assert _on_disk(store).evaluation == evaluate(PROBLEM, CHIP)
     assert _says_stored(app)
     assert not _buttons(app)
-    sound(app.number_input(key="e_m").set_value(17).run())
+    sound(app.number_input(key="s_m").set_value(17).run())
     assert len(_buttons(app)) == 1
     listed = sound(open_page(store, "evaluations", e_kind="Saved results"))
     (results,) = [table for table in frames(listed) if "Created" in table]

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.components import tables
 
 
-def test_one_page_draws_a_grid_whose_toolbar_could_save_formulas_and_its_texts_are_ours() -> None:
+def test_no_page_draws_a_grid_whose_toolbar_could_save_formulas() -> None:
     root = Path(tables.__file__).parents[2]
     others = {
         str(path.relative_to(root))
@@ -16,4 +16,4 @@ def test_one_page_draws_a_grid_whose_toolbar_could_save_formulas_and_its_texts_a
         for path in (root / folder).rglob("*.py")
         if re.search(r"\.(dataframe|table|data_editor)\(", path.read_text())
     }
-    assert others == {"app/views/coverage.py"}
+    assert others == set()

@@ -34,7 +34,7 @@ without_a_gpu = pytest.mark.skipif(isinstance(gpu(), DeviceFingerprint), reason=
 def test_the_configs_that_would_be_tuned_are_listed_and_a_gpu_is_asked_for(
     open_page: Open, compiled_store: Path
 ) -> None:
-    app = sound(open_page(compiled_store, "compile", what="Tune", u_m="128", u_n="256", u_k="192", u_top="3"))
+    app = sound(open_page(compiled_store, "compile", what="Tune", s_m="128", s_n="256", s_k="192", s_top="3"))
     listed = frames(app)[0]
     assert list(listed["Cached"]) == [True, False, False]
     assert listed["Predicted ÷ best"].iloc[0] == 1.0
@@ -82,7 +82,7 @@ def test_the_result_of_tuning_is_listed_fastest_first(open_page: Open, compiled_
     assert list(rows["Config"]) == ["fast", "slow", "none"]
     assert list(rows["Result"]) == ["correct", "correct", "it fails"]
     assert rows["Config →"].iloc[0] == "/kernel?key=c%26d"
-    assert (app.number_input(key="u_m").value, app.number_input(key="u_top").value) == (16, 3)
+    assert (app.number_input(key="s_m").value, app.number_input(key="s_top").value) == (16, 3)
 
 
 def test_tuning_counts_steps() -> None:
@@ -92,7 +92,7 @@ def test_tuning_counts_steps() -> None:
 
 
 def test_shapes_of_ones_own_are_compiled_as_a_job(open_page: Open, compiled_store: Path) -> None:
-    app = sound(open_page(compiled_store, "compile", what="Whole model", t_model="CSV file", t_dtype="fp32"))
+    app = sound(open_page(compiled_store, "compile", what="Whole model", s_model="CSV file", s_dtype="fp32"))
     assert "Upload a CSV file" in app.info[0].value
     app.file_uploader(key="table-file").set_value(("own.csv", b"n,k\n64,0\n", "text/csv"))
     app.run()

@@ -24,6 +24,7 @@ from tests.helpers import of_today
 from tests.ptx import hopper_mistakes
 from tests.ptx.canaries import SEED, mistake_of, refused_by, right
 from tests.ptx.mistakes import Mistake
+from tests.ptx.test_mistakes import MISTAKES
 
 HOPPER = canaries("hopper", "sm_90a")
 LEAST_SEEN = 0.95
@@ -62,8 +63,10 @@ def test_a_sample_of_the_mistakes_is_refused() -> None:
 
 
 @pytest.mark.soak
-def test_nearly_all_mistakes_are_refused() -> None:
-    found = {mistake.what: _first_refusal(mistake) for mistake in hopper_mistakes.MISTAKES}
+@pytest.mark.parametrize("family", sorted({mistake.case.family.name for mistake in MISTAKES}))
+def test_nearly_all_mistakes_are_refused(family: str) -> None:
+    of_family = [mistake for mistake in MISTAKES if mistake.case.family.name == family]
+    found = {mistake.what: _first_refusal(mistake) for mistake in of_family}
     seen = [why for why in found.values() if why]
     report({"trials": len(found), "seen": len(seen), "by_result": sum(not why.startswith("Fault") for why in seen)})
     print([what for what, why in found.items() if not why])
@@ -79,7 +82,7 @@ def _first_refusal(mistake: Mistake) -> str | None:
         alike = (canary.config == config, q.scales == p.scales, q.dtype == p.dtype, q.layout == p.layout)
         return (canary.config.cluster == config.cluster, *alike)
 
-    for canary in sorted(HOPPER, key=likeness, reverse=True):
+    for canary in sorted(canaries(mistake.case.family.name, mistake.case.arch), key=likeness, reverse=True):
         if why := refused_by(mistake, canary):
             return why
     return None

@@ -23,7 +23,7 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.breaker import Breaker
+from cache_engine.cache.remote.tier import Breaker
 from cache_engine.cache.remote.transfer import push
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.breaker import Breaker
 from cache_engine.cache.remote.entries import name_of
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
-from cache_engine.cache.remote.tier import RemoteTier
+from cache_engine.cache.remote.tier import Breaker, RemoteTier
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore

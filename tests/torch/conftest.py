@@ -13,7 +13,7 @@ from tests.device.numpy_gpu import Finder
 
 if find_spec("torch") is None:
     # Without it the modules here cannot even be imported.
-    collect_ignore_glob = ["test_c*.py", "test_launches.py", "test_modules.py"]
+    collect_ignore_glob = ["test_c*.py", "test_launches.py", "test_modules.py", "test_vllm*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,21 @@ def test_fp32_is_tf32_where_the_program_told_pytorch(finder: Finder) -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert [problem.dtype for problem in finder.asked] == ["fp32", "tf32", "tf32"]
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="PyTorch 2.9 brought this setting")
+@pytest.mark.parametrize(("given", "dtype"), [("tf32", "tf32"), ("ieee", "fp32")])
+def test_the_newer_setting_of_fp32_is_read_too(finder: Finder, given: str, dtype: str) -> None:
+    """PyTorch raises an error if the older is read after it."""
+    x, weight = some(8, 8, dtype=torch.float32), some(8, 8, dtype=torch.float32)
+    torch.backends.cuda.matmul.fp32_precision = given
+    try:
+        linear(x, weight)
+        linear(x.requires_grad_(), weight).sum().backward()
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert {problem.dtype for problem in finder.asked} == {dtype}
 
 
 # ---- Waiting and graphs ----
@@ -320,3 +338,65 @@ def test_the_solution_for_flashinfer_bench_launches_and_never_calls_what_that_re
     assert [(one.layout, one.dtype) for one in machine] == [("nt", "bf16")]  # B is read where it lies
     monkeypatch.setattr(launches.gpu, "owns", lambda tensor: False)
     torch.testing.assert_close(there["run"](a, b), a @ b.T)
+
+
+# ---- Loading before graphs ----
+
+
+class _Later:
+    """A kernel that is being proved; ready once somebody has waited for it."""
+
+    def __init__(self, ends_well: bool) -> None:
+        self.ready, self._ends_well, self.waits = False, ends_well, 0
+
+    def wait(self) -> bool:
+        self.waits += 1
+        self.ready = self._ends_well
+        return self.ready
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_loading_waits_for_the_compile_and_for_the_proof_of_a_faster_kernel(
+    finder: Finder, gpu: Any, monkeypatch: pytest.MonkeyPatch, ends_well: bool
+) -> None:
+    """So a graph has the kernel that serves later; and if the proof fails, the one that serves until then."""
+    later, waited, find = _Later(ends_well), list[Any](), launches._find
+
+    def found(most_ms: float | None, problem: Any) -> Any:
+        waited.append(most_ms)
+        return dataclasses.replace(find(most_ms, problem), better=None if later.ready else later)
+
+    monkeypatch.setattr(launches, "_find", found)
+    monkeypatch.setattr(launches.serving, "wait_ms", 0.0)
+    x, weight = some(3, 8, dtype=torch.bfloat16), some(5, 8, dtype=torch.bfloat16)
+    plan = launches.plan_of(
+        "none", None, True, False, (x.dtype, x.shape, x.stride()), (x.dtype, weight.shape, weight.stride()),
+        None, None, None, None,
+    )  # fmt: skip
+    assert plan is not None
+    launches.load(plan[0].problem)
+    assert (later.waits, waited) == (1, [None, None] if ends_well else [None])
+    gpu.is_captured = True
+    assert torch.equal(linear(x, weight), F.linear(x, weight))
+    assert len(waited) == (2 if ends_well else 1)
+
+
+def test_a_kernel_in_a_graph_stays_loaded_when_others_take_its_place(
+    finder: Finder, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "_in_graphs", set())
+    x, weight = some(3, 8, dtype=torch.bfloat16), some(5, 8, dtype=torch.bfloat16)
+    linear(x, weight)
+    assert not launches._in_graphs
+    (ready,) = multiply.light_kernels._kept[0].values()
+    kernel = weakref.ref(ready.kernel)
+    gpu.is_captured = True
+    for _ in range(2):
+        linear(x, weight)
+    del ready
+    multiply.unload()
+    gc.collect()
+    assert {kernel()} == launches._in_graphs
+    launches._in_graphs.clear()
+    gc.collect()
+    assert kernel() is None

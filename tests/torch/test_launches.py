@@ -134,11 +134,12 @@ def test_slices_of_k_have_zeroed_memory_of_pytorch_in_every_launch(
     a, b = some(16, 4096, dtype=torch.bfloat16), some(4096, 16, dtype=torch.bfloat16, seed=1)
     exact, given, workspace_of = a.double() @ b.double(), list[Any](), launches._Loaded._workspace
 
-    def noted(*asked: Any) -> Any:
-        given.append(workspace_of(*asked))
+    def noted(*asked: Any, **named: Any) -> Any:
+        given.append(workspace_of(*asked, **named))
         return given[-1]
 
     monkeypatch.setattr(launches._Loaded, "_workspace", noted)
+    monkeypatch.setattr(launches, "_in_graphs", set())
     for gpu.handle, gpu.is_captured in ((0, False), (0, False), (7, False), (7, True), (7, True)):
         assert_close(mm(a, b), exact)
     (ready,) = multiply.light_kernels._kept[0].values()
@@ -153,6 +154,7 @@ def test_slices_of_k_have_zeroed_memory_of_pytorch_in_every_launch(
     for gpu.handle, gpu.is_captured in ((8, False), (8, False)):
         assert_close(mm(a, b), exact)
     assert len(loaded._workspaces) == 2
+    launches._in_graphs.clear()
     del ready, loaded
     multiply.light_kernels.clear()
     gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from cache_engine.cache.cache import open_cache
 
 ROOT = Path(__file__).parents[2]
 needs_torch = pytest.mark.skipif(
@@ -43,9 +46,14 @@ def test_the_readmes_snippet_runs_as_printed(tmp_path: Path) -> None:
 @needs_torch
 def test_the_example_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "pytorch_model.py"), "2", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    swapped, served, trained, exported = done.stdout.splitlines() if done.returncode == 0 else [done.stderr] * 4
+    environment = {**os.environ, "HOME": str(tmp_path), "GEMM_CACHE_DIR": str(tmp_path / "store")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    swapped, warmed, served, trained, exported = done.stdout.splitlines()
     assert swapped == "4 linear layers swapped, 0 left"
+    assert warmed == "8 products warmed"
+    with open_cache(tmp_path / "store", create=False) as cache:
+        assert {record.arch for record in cache.records()} == {"sm_90a"}
     assert re.fullmatch(r"2 requests served, largest difference \d(e-0[5-9])?.*", served), served
     assert trained == "one step of training: loss falls"
     assert exported == "exported for any number of tokens, with 4 of our operators; 4 layers unswapped"

@@ -17,10 +17,12 @@ from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
+from cache_engine.model.proof import PROVED, Proof
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import SNAPSHOT, Journal, append_decisions, fold
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.notes import View, annotate, save_view
+from cache_engine.store.proofs import write_proof
 from cache_engine.store.results import compress
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep.integrity import check
@@ -92,6 +94,12 @@ def _group(store: DiskStore) -> Path:
     return Path(store.layout.group_path(group.key))
 
 
+def _proof(store: DiskStore) -> Path:
+    proof = Proof(family="hopper", state=PROVED, device=INVENTED_GPU, toolchain="nvrtc 13.0", at=1.0, cases=22)
+    write_proof(store.layout, CacheKey("ab" * 32), proof, durable=False)
+    return Path(store.layout.proof_path(CacheKey("ab" * 32)))
+
+
 def _note(store: DiskStore) -> Path:
     annotate(store.layout, CacheKey("ab" * 32), text="slow")
     return Path(store.layout.note_path(CacheKey("ab" * 32)))
@@ -117,6 +125,7 @@ DAMAGED: dict[str, tuple[Callable[[DiskStore], Path], ...]] = {
     "decisions_log": (_decisions,),
     "older_decisions_log": (_older_decisions,),
     "groups": (_group,),
+    "proofs": (_proof,),
     "notes": (_note, _view),
 }
 """By the name in ``StoreLayout``: each makes a file of this kind, to be damaged."""
@@ -139,7 +148,6 @@ NOT_CHECKED = {
     "cleaned": "empty; only its time counts",
     "maintenance_lock": "its content means nothing",
     "jobs_lock": "its content means nothing",
-    "proofs": "proved again if unreadable",
     "runs": "reports of runs, left out if unreadable",
 }
 

@@ -21,9 +21,11 @@ from cache_engine.index.sync import Index
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.proof import PROVED, Proof
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import SNAPSHOT, Journal, fold, fold_journal, read_journal
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
+from cache_engine.store.proofs import write_proof
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleanup, integrity, quarantine
 from cache_engine.upkeep.findings import Finding, FindingKind
@@ -55,6 +57,8 @@ def full(store: DiskStore) -> DiskStore:
             fold(layout.journal, layout.temp, lambda _: True)
     (layout.jobs / "12ab-34cd.json").write_bytes(b'{"id": "12ab-34cd", "command": ["warm"], "state": "done"}')
     (layout.jobs / "12ab-34cd.log").write_text("printed")
+    proof = Proof(family="hopper", state=PROVED, device=INVENTED_GPU, toolchain="nvrtc 13.0", at=1.0, cases=22)
+    write_proof(layout, keys[0], proof, durable=False)
     Index(store).sync()
     layout.cleaned.touch()
     return store
@@ -128,6 +132,12 @@ def _job(layout: StoreLayout) -> Path:
     return path
 
 
+def _proof(layout: StoreLayout) -> Path:
+    path = _only(layout.proofs, "*")
+    _flip(path, b"proved")
+    return path
+
+
 def _folder_for_a_lock(layout: StoreLayout) -> Path:
     path = layout.locks / "jobs.lock"
     path.unlink()
@@ -160,6 +170,7 @@ DAMAGE: list[tuple[Callable[[StoreLayout], Path], FindingKind]] = [
     (_line_of_the_journal, FindingKind.CORRUPT_JOURNAL),
     (_sums_of_the_journal, FindingKind.CORRUPT_SNAPSHOT),
     (_job, FindingKind.CORRUPT_JOB),
+    (_proof, FindingKind.CORRUPT_PROOF),
     (_folder_for_a_lock, FindingKind.MISNAMED),
     (_link_for_the_mirror, FindingKind.MISNAMED),
     *((_strays(name), FindingKind.MISNAMED) for name in ("journal", "jobs", "locks", "evaluations", "timings")),

@@ -84,6 +84,18 @@ def _pane(pane: Pane, name: str, chains: dict[tuple[int, ...], int], limit: int)
         "ptx": list(pane.ptx[:count]),
         "registers": list(pane.registers[:count]),
         "kinds": list(pane.kinds[:count]),
+        "stalls": list(pane.stalls[:count]),
+        "values": _values(pane, count),
+        "cycles": [list(row) for row in pane.cycles],
         "loop": list(pane.loop) if pane.loop is not None and pane.loop[1] <= count else None,
         "folds": [list(fold) for fold in pane.folds if fold[1] <= count],
     }
+
+
+def _values(pane: Pane, count: int) -> list[list[Any]]:
+    """Of each value its register, and of the first ``count`` lines those that define it and those that use it."""
+    found = (
+        [value.register, *([line for line in lines if line <= count] for lines in (value.defined, value.used))]
+        for value in pane.values
+    )
+    return [each for each in found if each[1] or each[2]]

@@ -1,6 +1,6 @@
 // A table of a few rows, sorted by the header that is clicked, and a button that saves it as CSV.
 //
-// data: [{label, even, columns: [{name, numeric, help}], cells: [[{text, value, title, href, bar, mark}]], file}]
+// data: [{label, even, columns: [{name, numeric, help}], cells: [[{text, value, title, href, bar, alert, mark}]], file}]
 // triggers: open ADDRESS
 //
 // Text from the store becomes text nodes, never markup.
@@ -18,8 +18,9 @@ const change = (element, property, value) => {
 };
 
 /** What stays the same stays where it is: a click on what is replaced under it would be lost. */
-function fill(place, { text, title, href, bar }) {
+function fill(place, { text, title, href, bar, alert }) {
   change(place, "title", title ?? "");
+  place.toggleAttribute("data-alert", alert ?? false);
   place.style.setProperty("--bar", bar === undefined ? "" : `${100 * bar}%`);
   let link = place.querySelector("a");
   if (!href) return link ? place.replaceChildren(text) : change(place, "textContent", text);

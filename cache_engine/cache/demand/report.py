@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 
 from cache_engine.cache.demand.times import MEASURED, UNKNOWN, LaunchTimes
 from cache_engine.errors import SearchStopped
@@ -78,6 +78,9 @@ class DemandShare:
                 self.measured += launches
 
 
+_SUMS = [one.name for one in fields(DemandShare) if one.type == "float"]
+
+
 @dataclass(frozen=True)
 class DemandReport:
     """The demand on a store, with the share of each subject.
@@ -116,18 +119,20 @@ def report(
     Raises:
         SearchStopped: when ``may_go_on`` returns false.
     """
+    if by == MODEL:
+        found = report(ledger, SHAPE, times, kernel_of, may_go_on)
+        return replace(found, by=MODEL, shares=models_like(found))
     total, shares = DemandShare("all"), dict[object, DemandShare]()
-    models = _models() if by == MODEL else {}
-    asked: dict[str, set[tuple[int, int]]] = {}
     for shape, m, weight, us, source in _launches(ledger, times):
         if not may_go_on():
             raise SearchStopped(f"adding up {counted(len(ledger.sketches), 'shape')} was stopped")
         what = (weight, by_flops(shape, m), by_bytes(shape, m), us, source)
         total.add(*what)
-        for place, share in _places(by, shape, m, models, kernel_of):
-            shares.setdefault(place, share).add(*what)
-            if by == MODEL:
-                asked.setdefault(share.name, set()).add((shape.n, shape.k))
+        name, key = kernel_of(shape, m) if by == KERNEL else ("", "")
+        place: object = {SHAPE: shape, KERNEL: key or name, ARCH: shape.arch}[by]
+        if place not in shares:
+            shares[place] = _new_share(by, shape, name, key)
+        shares[place].add(*what)
     for share in (total, *shares.values()):
         # A ledger counts as at least an hour old: a rate over seconds says nothing about an hour.
         share.per_hour = 3600 * rate(ledger, share.launches, max(ledger.at, ledger.since + 3600))
@@ -135,32 +140,39 @@ def report(
         share.flops_share = _part(share.flops, total.flops)
         share.bytes_share = _part(share.moved_bytes, total.moved_bytes)
         share.time_share = _part(share.gpu_s, total.gpu_s)
-        share.asked_shapes, share.all_shapes = len(asked.get(share.name, ())), len(models.get(share.name, ()))
-    ordered = tuple(sorted(shares.values(), key=_likeness if by == MODEL else _weight))
+    ordered = tuple(sorted(shares.values(), key=_weight))
     return DemandReport(
         by, ledger.since, ledger.at, ledger.half_life_s, total, ledger.dropped, ordered, times.gpus, times.missing
     )
 
 
 def _launches(ledger: Ledger, times: LaunchTimes) -> Iterator[tuple[Shape, int, float, float, str]]:
-    for shape, sketch in ledger.sketches.items():
-        pairs = sketch.spread()
+    spread = {shape: sketch.spread() for shape, sketch in ledger.sketches.items()}
+    times.predict_ahead({shape: [m for m, _ in pairs] for shape, pairs in spread.items()})
+    for shape, pairs in spread.items():
         for (m, weight), time in zip(pairs, times.of(shape, [m for m, _ in pairs]), strict=True):
             yield shape, m, weight, time.us, time.source
 
 
-def _places(
-    by: str, shape: Shape, m: int, models: dict[str, set[tuple[int, int]]], kernel_of: KernelOf
-) -> Iterable[tuple[object, DemandShare]]:
-    """Each share that a launch is added to: in a report by model one for each model with this shape, else one."""
+def _new_share(by: str, shape: Shape, name: str, key: str) -> DemandShare:
     if by == SHAPE:
-        return [(shape, DemandShare(in_words(shape), shape))]
-    if by == ARCH:
-        return [(shape.arch, DemandShare(shape.arch))]
-    if by == KERNEL:
-        name, key = kernel_of(shape, m)
-        return [(key or name, DemandShare(name or f"no kernel: {in_words(shape)}", key=key))]
-    return [(name, DemandShare(name)) for name, shapes in models.items() if (shape.n, shape.k) in shapes]
+        return DemandShare(in_words(shape), shape)
+    return DemandShare(shape.arch) if by == ARCH else DemandShare(name or f"no kernel: {in_words(shape)}", key=key)
+
+
+def models_like(found: DemandReport) -> tuple[DemandShare, ...]:
+    """The share of each model of the catalogue that has shapes of a report by shape, the most similar first."""
+    models, shares, asked = _models(), dict[str, DemandShare](), dict[str, set[tuple[int, int]]]()
+    for one in found.shares:
+        place = (one.shape.n, one.shape.k) if one.shape else (0, 0)
+        for name in (name for name, shapes in models.items() if place in shapes):
+            share = shares.setdefault(name, DemandShare(name, all_shapes=len(models[name])))
+            for summed in _SUMS:
+                setattr(share, summed, getattr(share, summed) + getattr(one, summed))
+            asked.setdefault(name, set()).add(place)
+    for name, share in shares.items():
+        share.asked_shapes = len(asked[name])
+    return tuple(sorted(shares.values(), key=_likeness))
 
 
 def _models() -> dict[str, set[tuple[int, int]]]:

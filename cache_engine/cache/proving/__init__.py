@@ -3,15 +3,16 @@
 Callers that launch (``matmul``, operators) get a kernel of a plain family until all canaries (test kernels) of the
 faster family have given correct results on their GPU. Then a kernel of each family is timed, launch by launch in
 alternation, and the faster family serves for m near the timed m. A family with a wrong result is refused on that device
-until its toolchain changes. Everything else, such as ``compile`` and ``warm``, selects as if all families were proved,
-since it launches nothing.
+until its toolchain changes. ``warm`` on a GPU does this ahead, for all problems of a model. Everything else, such as
+``compile``, selects as if all families were proved, since it launches nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -29,18 +30,20 @@ from cache_engine.gpu.probe import current_gpu
 from cache_engine.gpu.timer import Timing
 from cache_engine.kernels.select import TO_PROVE, plain_family
 from cache_engine.logs import Log
+from cache_engine.model.architecture import compiled_for
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.decision import PROOF
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
-from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, Proof, identity, is_shipped
-from cache_engine.process import renew_after_fork
+from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof, identity, is_shipped, kernels_digest
+from cache_engine.process import processors, renew_after_fork
 from cache_engine.settings import BEFORE, NEVER, Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
-from cache_engine.store.proofs import read_proof, write_proof
+from cache_engine.store.proofs import UnknownProof, proofs, read_proof, write_proof
 
 _log = Log(__name__)
 
@@ -48,17 +51,35 @@ FASTER = 0.95
 """A proved family serves if its median time is at most this share of the plain family's median time."""
 _LOCK_S = 600.0  # the longest wait for another process that proves the same
 
+_Pair = tuple[CompiledKernel, CompiledKernel]  # of one problem: that of the family to prove, and the plain one
 Keep = Callable[[CompiledKernel, Timing], Failure | None]
 
 
 def order_of(
-    selection: Selection, name: CacheKey, number: int, settings: Settings, asked: Asked | None = None
+    selection: Selection, name: CacheKey, number: int, settings: Settings, asked: tuple[Asked, ...] = ()
 ) -> Order:
     """The ``Order`` to prove a selection's family on the GPU with this number."""
     return Order(
         identity=name, family=selection.family.name, arch=selection.problem.arch or "", device=number,
         compiler_flags=settings.compiler_flags, cuda=settings.cuda, asked=asked,
     )  # fmt: skip
+
+
+class _Candidate(msgspec.Struct, frozen=True):
+    """A request for a kernel of a family that this GPU must prove, with its proof's identity, and the GPU.
+
+    Attributes:
+        plain: the request for a family that needs no proof, to serve until then.
+        is_exact: whether only timings offer the kernel, in place of the selected one.
+    """
+
+    asked: Request
+    plain: Request
+    selection: Selection
+    name: CacheKey
+    number: int
+    device: DeviceFingerprint
+    is_exact: bool
 
 
 class Proofs:
@@ -96,29 +117,46 @@ class Proofs:
         The request is ``asked`` itself if its family needs no proof, is proved, or cannot be proved here. The handle is
         ``None`` if no proof is running.
         """
+        one = self._candidate(asked)
+        if one is None:
+            return asked, None
+        state, handle = self._state(one), None
+        if state == UNPROVED and one.name not in self._undecided:
+            if self._settings.prove == NEVER:
+                return asked, None
+            if not one.is_exact:  # no proof begins with a kernel that only timings offer
+                handle = self._prove((one,), waits=self._settings.prove == BEFORE)
+                state = self._state(one)
+        if state == UNPROVED:
+            return one.plain, handle
+        return (asked if state == PROVED and not self._is_slower(one) else one.plain), None
+
+    def ahead(self, problems: Iterable[GemmProblem]) -> None:
+        """Proves the families of problems that callers will ask for, and times each problem; waits for the end."""
+        by_name: dict[CacheKey, list[_Candidate]] = {}
+        for problem in problems:
+            one = self._candidate((problem, None, None, None))
+            if one is not None and not one.is_exact and self._settings.prove != NEVER:
+                by_name.setdefault(one.name, []).append(one)
+        for name, every in by_name.items():
+            if self._state(every[0]) == UNPROVED and name not in self._undecided:
+                self._prove(every, waits=True)
+
+    def _candidate(self, asked: Request) -> _Candidate | None:
+        """The request as one for a family that this GPU must prove; ``None`` if it needs no proof or nothing runs."""
         selected, exact = self._selector.select(*asked), self._exact.measured(asked)
         selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
         plain = None if selection is None else self._plain(asked, selection)
         if selection is None or plain is None:
-            return asked, None
+            return None
         try:
             number, device = current_gpu()
         except NotHereError:  # nothing is launched here
-            return asked, None
+            return None
+        if compiled_for(device.arch) != selection.problem.arch:
+            return None
         name = identity(device, selection.prefix.components)
-        state = self._state(selection, device, name)
-        if state == UNPROVED and name not in self._undecided:
-            if self._settings.prove == NEVER:
-                return asked, None
-            if selection is exact:  # no proof begins with a kernel that only timings offer
-                return plain, None
-            handle = self._prove(asked, plain, number, device, name)
-            state = self._state(selection, device, name)
-            if state == UNPROVED:
-                return plain, handle
-        if state != PROVED or self._is_slower(asked, plain):
-            return plain, None
-        return asked, None
+        return _Candidate(asked, plain, selection, name, number, device, selection is exact)
 
     def _plain(self, asked: Request, selection: Selection) -> Request | None:
         """The request for a family that needs no proof, to serve until the family of ``selection`` is proved.
@@ -133,52 +171,57 @@ class Proofs:
         plain = plain_family(problem, selection.compiler.takes)
         return None if plain is None else (problem, plain, None, config)
 
-    def _state(self, selection: Selection, device: DeviceFingerprint, name: CacheKey) -> str:
-        toolchain = selection.compiler.fingerprint()
-        if name not in self._known and self._store is not None:
-            with suppress(CorruptEntry, OSError):  # then it is proved again
-                proof = read_proof(self._store.layout, name)
-                if proof is not None:
-                    self._known[name] = proof
-        if name in self._known:
-            return self._known[name].state
-        shipped = is_shipped(selection.family.name, device, toolchain.compiler, toolchain.version)
+    def _state(self, one: _Candidate) -> str:
+        toolchain, proof = one.selection.compiler.fingerprint(), self._known.get(one.name)
+        if proof is None and self._store is not None:
+            with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
+                proof = read_proof(self._store.layout, one.name)
+        if proof is not None and proof.state != HINT:
+            self._known[one.name] = proof
+            return proof.state
+        shipped = is_shipped(one.selection.family.name, one.device, toolchain.compiler, toolchain.version)
         return PROVED if shipped else UNPROVED
 
-    def _is_slower(self, asked: Request, plain: Request) -> bool:
+    def _is_hinted(self, one: _Candidate) -> bool:
+        """Whether a pack says that another device of this name has proved the same kernels."""
+        digest = kernels_digest(one.selection.prefix.components)
+        return self._store is not None and any(
+            (hint.state, hint.device.name, hint.kernels) == (HINT, one.device.name, digest)
+            for _, hint in proofs(self._store.layout)
+        )
+
+    def _is_slower(self, one: _Candidate) -> bool:
         """Whether timings near the problem's m say that the plain family takes about as long, or less time."""
         history = self._selector.history
-        for ranked in () if history is None else history.rankings(asked[0]):
+        for ranked in () if history is None else history.rankings(one.asked[0]):
             times_us: dict[bool, float] = {}
-            for one in ranked:  # fastest first
-                if one.family in TO_PROVE or one.family == plain[1]:
-                    times_us.setdefault(one.family in TO_PROVE, one.median_us)
+            for each in ranked:  # fastest first
+                if each.family in TO_PROVE or each.family == one.plain[1]:
+                    times_us.setdefault(each.family in TO_PROVE, each.median_us)
             if len(times_us) == 2:
                 return times_us[True] > FASTER * times_us[False]
         return False
 
     # ---- A proof ----
 
-    def _prove(
-        self, asked: Request, plain: Request, number: int, device: DeviceFingerprint, name: CacheKey
-    ) -> PendingKernel[CompiledKernel]:
-        """Starts a proof, or joins the running proof of this family; returns a handle of the kernel asked for.
+    def _prove(self, every: Sequence[_Candidate], *, waits: bool) -> PendingKernel[CompiledKernel]:
+        """Starts a proof, or joins the running proof of this family; returns a handle of the first kernel asked for.
 
-        If the setting ``prove`` is ``before``, returns only after the proof has ended; else at once.
+        If ``waits``, returns only after the proof has ended; else at once.
         """
+        name = every[0].name
         handle: PendingKernel[CompiledKernel] = PendingKernel(name, nullcontext)
         with self._lock:
             running = self._pending.get(name)
             if running is None:
                 self._pending[name] = handle
-        work = partial(self._work, asked, plain, number, device, name, handle)
         if running is not None:
-            running.on_done(partial(self._join, asked, handle))
-            if self._settings.prove == BEFORE:
+            running.on_done(partial(self._join, every[0].asked, handle))
+            if waits:
                 running.wait()
-        elif self._settings.prove == BEFORE:
-            work()
-        elif not self._queue.put(work):
+        elif waits:
+            self._work(every, handle)
+        elif not self._queue.put(partial(self._work, every, handle)):
             self._pending.pop(name, None)
             handle.fail("this process can start no thread")
         return handle
@@ -195,41 +238,40 @@ class Proofs:
         except (GemmCacheError, OSError) as error:
             handle.fail(in_words(error), error)
 
-    def _work(
-        self, asked: Request, plain: Request, number: int, device: DeviceFingerprint, name: CacheKey,
-        handle: PendingKernel[CompiledKernel],
-    ) -> None:  # fmt: skip
-        why, kernel = "", None
+    def _work(self, every: Sequence[_Candidate], handle: PendingKernel[CompiledKernel]) -> None:
+        """Proves the family of ``every``, and completes the handle."""
+        why, kernels, name = "the proof was interrupted", list[_Pair](), every[0].name
         try:
             get = partial(self._serving.get_or_compile, self._selector, priority=Priority.PROMOTION)
-            kernel, now = get(asked, StageClock()), get(plain, StageClock())
-            why = self._decide(kernel, now, number, device, name)
+            with ThreadPoolExecutor(min(len(every), processors())) as pool:
+                kernels += pool.map(lambda one: (get(one.asked, StageClock()), get(one.plain, StageClock())), every)
+            why = self._decide(every[0], kernels)
         except Exception as error:  # whatever happens, the caller is served by the plain family
             why = self._undecided[name] = in_words(error)
-            _log.warning("the proof of %s could not be made: %s", asked[0], why)
+            _log.warning("the proof of %s could not be made: %s", every[0].asked[0], why)
         finally:
             self._pending.pop(name, None)
-            if kernel is None or why:
-                handle.fail(why or "the proof was interrupted")
+            if why:
+                handle.fail(why)
             else:
-                handle.succeed(kernel)
+                handle.succeed(kernels[0][0])
 
-    def _decide(
-        self, kernel: CompiledKernel, now: CompiledKernel, number: int, device: DeviceFingerprint, name: CacheKey
-    ) -> str:
-        """Proves the family of ``kernel`` and logs the outcome; returns the reason why ``kernel`` does not serve."""
-        selection = self._selector.select(kernel.problem, kernel.record.family, None, kernel.record.config)
-        lock = None if self._store is None else self._store.layout.key_lock(name)
-        with self._locked(lock):
-            if (state := self._state(selection, device, name)) != UNPROVED:  # another process has proved it
-                return "" if state == PROVED else self._known[name].words
-            asked = Asked(
-                problem=RecordedProblem.of(kernel.problem), config=kernel.record.config, plain=now.record.family,
-                plain_config=now.record.config,
+    def _decide(self, one: _Candidate, kernels: Sequence[_Pair]) -> str:
+        """Proves a family and logs the outcome; returns the reason why the first kernel of it does not serve."""
+        with self._locked(None if self._store is None else self._store.layout.key_lock(one.name)):
+            if (state := self._state(one)) != UNPROVED:  # another process has proved it
+                return "" if state == PROVED else self._known[one.name].words
+            asked = tuple(
+                Asked(
+                    problem=RecordedProblem.of(kernel.problem), config=kernel.record.config, cubin=kernel.cubin,
+                    plain=plain.record.family, plain_config=plain.record.config, plain_cubin=plain.cubin,
+                )
+                for kernel, plain in kernels
             )  # fmt: skip
-            order = order_of(selection, name, number, self._settings, asked)
-            verdict = self._watched(order)
-            return self._record(kernel, now, device, name, verdict)
+            order = order_of(one.selection, one.name, one.number, self._settings, asked)
+            is_hinted = self._is_hinted(one)
+            verdict = self._watched(msgspec.structs.replace(order, most=1) if is_hinted else order)
+            return self._record(one, kernels, verdict, is_hinted)
 
     @staticmethod
     def _locked(lock: Any) -> Any:
@@ -249,48 +291,50 @@ class Proofs:
         finally:
             self._watchdogs.discard(watchdog)
 
-    def _record(
-        self, kernel: CompiledKernel, now: CompiledKernel, device: DeviceFingerprint, name: CacheKey, v: Verdict
-    ) -> str:
-        family, toolchain = kernel.record.family, f"{kernel.record.compiler} {kernel.record.compiler_version}"
-        decided = partial(self._journal.decided, PROOF, key=kernel.key, name=kernel.record.name)
+    def _record(self, one: _Candidate, kernels: Sequence[_Pair], v: Verdict, is_hinted: bool) -> str:
+        kernel, device, record = kernels[0][0], one.device, kernels[0][0].record
+        decided = partial(self._journal.decided, PROOF, key=kernel.key, name=record.name)
         if v.undecided:
-            self._undecided[name] = v.undecided
-            decided(reason=UNPROVED, detail=f"{family} on {device.name}: {v.undecided}")
-            _log.warning("%s stays unproved on %s in this process: %s", family, device.name, v.undecided)
+            self._undecided[one.name] = v.undecided
+            decided(reason=UNPROVED, detail=f"{record.family} on {device.name}: {v.undecided}")
+            _log.warning("%s stays unproved on %s in this process: %s", record.family, device.name, v.undecided)
             return v.undecided
         proof = Proof(
-            family=family, state=REFUSED if v.refused else PROVED, device=device, toolchain=toolchain, at=time.time(),
-            cases=v.cases,
+            family=record.family, state=REFUSED if v.refused else PROVED, device=device,
+            toolchain=f"{record.compiler} {record.compiler_version}", at=time.time(), cases=v.cases,
+            kernels=kernels_digest(one.selection.prefix.components), confirms=is_hinted,
         )  # fmt: skip
         if v.refused:
             refusal = {"case": v.case, "seed": v.seed, "reason": v.refused, "command": v.command}
             proof = msgspec.structs.replace(proof, **refusal)
-        self._known[name] = proof
-        self._write(name, proof)
+        self._known[one.name] = proof
+        self._write(one.name, proof)
         if v.refused:
-            decided(reason=REFUSED, detail=f"{family} {proof.words}; again: {v.command}")
-            _log.warning("%s is %s; it serves there no more. To see it again: %s", family, proof.words, v.command)
+            decided(reason=REFUSED, detail=f"{proof.family} {proof.words}; again: {v.command}")
+            _log.warning("%s is %s; it serves there no more. To see it again: %s", proof.family, proof.words, v.command)
             return proof.words
-        return self._compared(kernel, now, proof, v, decided)
-
-    def _compared(
-        self, kernel: CompiledKernel, now: CompiledKernel, proof: Proof, v: Verdict, decided: Callable[..., object]
-    ) -> str:
-        """Stores the timings of a proved family and logs whether it serves; returns the reason if it does not."""
-        us: list[float] = []
-        for one, plain in zip((kernel, now), v.timings, strict=False):
-            timing = Timing(**{**plain, "device": proof.device})
-            us.append(timing.median_us)
-            self._keep(one, timing)
-        words, is_faster = f"no timing ({v.untimed}); the choice stays by prediction", True
-        if us:
-            is_faster = us[0] <= FASTER * us[1]
-            against = f"{us[0]:.4g} µs, {now.record.family} {us[1]:.4g} µs at m = {kernel.problem.m}"
-            words = f"{against}; {proof.family if is_faster else now.record.family} serves near there"
+        compared = [self._compared(*pair, proof, timings) for pair, timings in zip(kernels, v.timings, strict=False)]
+        words, slower = "; ".join(words for words, _ in compared if words), compared[0][1] if compared else ""
+        words = words or f"no timing ({v.untimed}); the choice stays by prediction"
         decided(reason=PROVED, detail=f"{proof.family} {proof.words}; {words}")
         _log.info("%s is %s; %s", proof.family, proof.words, words)
-        return "" if is_faster else words
+        return slower
+
+    def _compared(
+        self, kernel: CompiledKernel, plain: CompiledKernel, proof: Proof, timings: Sequence[dict[str, Any]]
+    ) -> tuple[str, str]:
+        """Stores timings; returns what they say, and the reason if the plain kernel serves. Both empty without any."""
+        us: list[float] = []
+        for one, fields in zip((kernel, plain), timings, strict=False):
+            timing = Timing(**{**fields, "device": proof.device})
+            us.append(timing.median_us)
+            self._keep(one, timing)
+        if len(us) < 2:
+            return "", ""
+        is_faster = us[0] <= FASTER * us[1]
+        against = f"{us[0]:.4g} µs, {plain.record.family} {us[1]:.4g} µs at m = {kernel.problem.m}"
+        words = f"{against}; {proof.family if is_faster else plain.record.family} serves near there"
+        return words, "" if is_faster else words
 
     def _write(self, name: CacheKey, proof: Proof) -> None:
         """Stores a proof; if the store cannot be written, only this process knows the proof."""
@@ -298,7 +342,7 @@ class Proofs:
             return
         try:
             write_proof(self._store.layout, name, proof, durable=self._settings.is_durable)
-        except OSError as error:
+        except (OSError, UnknownProof) as error:
             _log.info("the proof of %s is kept in this process alone: %s", proof.family, error)
 
     def close(self) -> None:

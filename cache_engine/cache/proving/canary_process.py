@@ -37,7 +37,6 @@ from cache_engine.gpu.probe import choose, require_gpu
 from cache_engine.gpu.timer import time_in_turn
 from cache_engine.kernels.canaries import Canary, canaries
 from cache_engine.kernels.select import FAMILIES
-from cache_engine.model.kernel import Launch
 from cache_engine.model.proof import identity
 from cache_engine.settings import Settings
 
@@ -83,16 +82,15 @@ def _end_with_parent() -> NoReturn:
 
 def _prove(order: Order) -> None:
     selector = Selector(Settings().with_overrides({"compiler_flags": order.compiler_flags, "cuda": order.cuda}))
-    left_s, asked = order.budget_s, order.asked
-    some = canaries(order.family, order.arch)
-    if asked is not None:
-        some.insert(0, Canary(FAMILIES[order.family], asked.problem.on(order.arch), asked.config, is_asked=True))
-    for number, canary in enumerate(some):
+    budget_s = left_s = order.budget_s * max(1, len(order.asked))
+    family, cubins = FAMILIES[order.family], [one.cubin for one in order.asked]
+    some = [Canary(family, one.problem.on(order.arch), one.config, is_asked=True) for one in order.asked]
+    for number, canary in enumerate(some + canaries(order.family, order.arch)[: order.most]):
         selection = selector.select(canary.problem, order.family, None, canary.config)
         if identity(require_gpu("a proof"), selection.prefix.components) != order.identity:
             raise Lost("the toolchain has changed while this process ran")
         say(Line(CASE, str(canary), SEED, selection.command.replace("gemm-cache compile", "gemm-cache time")))
-        ran = _run(selection, canary)
+        ran = _run(selection, canary, cubins[number] if canary.is_asked else b"")
         if ran is None:
             if not canary.is_asked:
                 raise Lost("the GPU has no memory for the canaries")
@@ -103,15 +101,19 @@ def _prove(order: Order) -> None:
         say(Line(RIGHT))
         left_s -= ran.gpu_s
         if left_s <= 0:
-            raise Lost(f"the budget of {order.budget_s:g} s ended after {number + 1} canaries")
-    if asked is not None:
-        _time(order, asked, selector, left_s)
+            raise Lost(f"the budget of {budget_s:g} s ended after {number + 1} canaries")
+    for asked in order.asked:
+        _time(order, asked, selector, left_s / len(order.asked))
 
 
-def _run(selection: Selection, canary: Canary) -> Ran | None:
-    """Compiles and launches a canary; returns the outcome, or ``None`` if the GPU has no memory for its operands."""
-    cubin = make_artifact(selection, StageClock()).cubin
-    launch = canary.launch
+def _cubin(selection: Selection, given: bytes = b"") -> bytes:
+    """The code of a kernel: as the caller has given it, else compiled here."""
+    return given or make_artifact(selection, StageClock()).cubin
+
+
+def _run(selection: Selection, canary: Canary, given: bytes) -> Ran | None:
+    """Launches a canary; returns the outcome, or ``None`` if the GPU has no memory for its operands."""
+    cubin, launch = _cubin(selection, given), canary.launch
 
     def load() -> LoadedKernel:
         return LoadedKernel(cubin, selection.name, launch, canary.problem, has_workspace=False)
@@ -134,10 +136,12 @@ def _time(order: Order, asked: Asked, selector: Selector, left_s: float) -> None
     problem = asked.problem.on(order.arch)
     try:
         kernels = []
-        for family, config in ((order.family, asked.config), (asked.plain, asked.plain_config)):
+        for family, config, given in (
+            (order.family, asked.config, asked.cubin), (asked.plain, asked.plain_config, asked.plain_cubin)
+        ):  # fmt: skip
             selection = selector.select(problem, family, None, config)
-            launch: Launch = Canary(selection.family, problem, config, is_asked=True).launch
-            kernels.append(LoadedKernel(make_artifact(selection, StageClock()).cubin, selection.name, launch, problem))
+            launch = Canary(selection.family, problem, config, is_asked=True).launch
+            kernels.append(LoadedKernel(_cubin(selection, given), selection.name, launch, problem))
         timings = time_in_turn(kernels, left_s / 2 * 1e6)
         if not timings[0].verified:
             say(Line(CASE, f"{order.family} {asked.problem!r}, {asked.config}", timings[0].seed))

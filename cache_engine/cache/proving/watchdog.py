@@ -11,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,12 +34,14 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGIL
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller's request: the problem, its config in the family to prove, and the plain kernel that serves now."""
+    """A caller's request: the problem, its kernel of the family to prove, and the plain kernel that serves now."""
 
     problem: RecordedProblem
     config: KernelConfig
+    cubin: bytes
     plain: str
     plain_config: KernelConfig
+    plain_cubin: bytes
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +52,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
             toolchain has changed meanwhile, and nothing is proved.
         family: the name of the family.
         arch: the target.
-        asked: the problem that a caller asked for, which is proved first and timed; by default the canaries alone.
+        asked: the problems that callers asked for, which are proved first and timed; by default the canaries alone.
+        most: the most canaries to run besides those problems; ``None`` for all.
         device: the number of the GPU, as CUDA counts.
         compiler_flags, cuda: the settings with which kernels are compiled.
-        budget_s: the seconds that the GPU may compute.
+        budget_s: the seconds that the GPU may compute, for each problem asked for.
     """
 
     identity: str
@@ -61,7 +65,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     compiler_flags: tuple[str, ...]
     cuda: str
-    asked: Asked | None = None
+    asked: tuple[Asked, ...] = ()
+    most: int | None = None
     budget_s: float = BUDGET_S
 
 
@@ -78,7 +83,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
         text: the canary or the reason, by the kind of step.
         seed: the seed of the canary's operands.
         command: the command that runs the same kernel again.
-        timings: the timings of the family and of the plain one.
+        timings: of one problem asked for, the timings of the family and of the plain one.
     """
 
     kind: str
@@ -95,7 +100,7 @@ class Verdict(msgspec.Struct):
         cases: the number of canaries whose results were correct.
         refused: the reason, if a kernel was wrong; ``case``, ``seed`` and ``command`` say where.
         undecided: the reason, if the family is neither proved nor refused.
-        timings: the timings of the family and of the plain one; empty if they were not measured.
+        timings: of each problem asked for, the timings of the family and of the plain one; empty if not measured.
         untimed: the reason why there are no timings.
     """
 
@@ -105,7 +110,7 @@ class Verdict(msgspec.Struct):
     case: str = ""
     seed: int = 0
     command: str = ""
-    timings: tuple[dict[str, Any], ...] = ()
+    timings: list[tuple[dict[str, Any], ...]] = msgspec.field(default_factory=list)
     untimed: str = ""
 
 
@@ -130,9 +135,14 @@ class Watchdog:
                 program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
+        self._order = msgspec.json.encode(order) + b"\n"
+
+    def _send(self) -> None:
+        """Writes the order, in a thread of its own: kernels do not fit in a pipe, and the process may not read it."""
         if self._process.stdin is not None:
-            with suppress(BrokenPipeError):
-                os.write(self._process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+            with suppress(OSError, ValueError):  # the process has ended
+                self._process.stdin.write(self._order)
+                self._process.stdin.flush()
 
     def end(self) -> None:
         """Ends the process, also while another thread waits for its verdict."""
@@ -142,6 +152,8 @@ class Watchdog:
     def verdict(self) -> Verdict:
         """Waits for the end of the proof, and returns its outcome."""
         found, is_launched, is_ended = Verdict(), False, False
+        sender = threading.Thread(target=self._send, daemon=True)
+        sender.start()
         try:
             for line in self._lines():
                 if line is None:
@@ -157,6 +169,7 @@ class Watchdog:
         finally:
             self.end()
             status = self._process.wait()
+            sender.join()
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     with suppress(OSError):
@@ -178,9 +191,8 @@ class Watchdog:
             found.refused = line.text or "unknown"
         elif line.kind == LOST:
             found.undecided = line.text or "unknown"
-        elif line.kind == TIMED:
-            found.timings = line.timings
-        elif line.kind == UNTIMED:
+        elif line.kind in (TIMED, UNTIMED):
+            found.timings.append(line.timings)
             found.untimed = line.text
 
     def _lines(self) -> Iterator[Line | None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cache_engine.background import BackgroundQueue
 from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.breaker import Breaker
+from cache_engine.cache.remote.tier import Breaker
 from cache_engine.errors import GemmCacheError, RemoteError
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork, weak

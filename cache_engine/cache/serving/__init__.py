@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -33,14 +34,14 @@ from cache_engine.store.base import Loaded, MemoryTier, Tier
 from cache_engine.store.codec import encode_blob, stored_bytes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
-from cache_engine.store.lock import ThreadLocks, file_lock
+from cache_engine.store.lock import Held, ThreadLocks, file_lock
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
 # Modules that no hit needs are imported at the first miss.
 if TYPE_CHECKING:
     from cache_engine.cache.queue.slots import Slots
-    from cache_engine.cache.serving.key_lock import KeyLock
+    from cache_engine.cache.serving import KeyLock
     from cache_engine.cache.serving.remote_client import RemoteClient
     from cache_engine.upkeep.cleanup import Housekeeper
 
@@ -58,7 +59,7 @@ _LONGEST_REASON = 1000
 _FOR_A_MISS = (
     "cache_engine.cache.build",
     "cache_engine.cache.decision_log",
-    "cache_engine.cache.serving.key_lock",
+    "cache_engine.cache.serving",
     "cache_engine.cache.serving.remote_client",
     "cache_engine.compilers.disassembly",
     "cache_engine.upkeep.cleanup",
@@ -358,7 +359,7 @@ class Serving:
         with unforked():  # a child that is forked during an import would wait for the import for ever
             for module in _FOR_A_MISS:
                 import_module(module)
-        from cache_engine.cache.serving.key_lock import KeyLock
+        from cache_engine.cache.serving import KeyLock
 
         return KeyLock(partial(self._lock_key, key, priority))
 
@@ -546,3 +547,44 @@ def limit_device_memory(settings: Settings) -> None:
         from cache_engine.gpu.memory_pool import shared_limit
 
         shared_limit.size_bytes = int(settings.device_memory_bytes)
+
+
+# ---- The lock of a key, held while the key's kernel is compiled or fetched ----
+
+
+class KeyLock:
+    """Calls ``lock`` at the start of a ``with``, whose ``as`` is its result; releases the lock at the end."""
+
+    __slots__ = ("_held", "_lock")
+
+    def __init__(self, lock: Callable[[KeyLock], Failure | None]) -> None:
+        """Takes no lock yet."""
+        self._lock = lock
+        self._held: Held | threading.Lock | None = None
+
+    def take(self, lock: Held | threading.Lock) -> None:
+        """Waits for a lock, and holds it."""
+        lock.__enter__()
+        self._held = lock
+
+    def hand_over(self) -> KeyLock:
+        """Moves the lock to a new ``KeyLock``, which is returned and holds it also after the end of this ``with``."""
+        other = KeyLock(self._lock)
+        other._held, self._held = self._held, None
+        return other
+
+    def release(self) -> None:
+        """Releases the lock, if it is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.__exit__(None, None, None)
+
+    def __enter__(self) -> Failure | None:
+        try:
+            return self._lock(self)
+        except BaseException:
+            self.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

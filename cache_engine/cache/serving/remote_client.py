@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cache_engine.background import CLOSE_S, BackgroundQueue
-from cache_engine.cache.serving.key_lock import KeyLock
+from cache_engine.cache.serving import KeyLock
 from cache_engine.cache.tiers import Found, Tiers
 from cache_engine.errors import CorruptEntry, ExtraMissing, LockTimeout, StoreError, UsageError
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
@@ -27,10 +27,9 @@ from cache_engine.store.lock import file_lock
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
-    from cache_engine.cache.remote.breaker import Breaker
     from cache_engine.cache.remote.client_process import ClientProcess
     from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
-    from cache_engine.cache.remote.tier import Fetched, RemoteTier
+    from cache_engine.cache.remote.tier import Breaker, Fetched, RemoteTier
 
 _log = logging.getLogger(__name__)
 MOST_STORING = 64
@@ -223,8 +222,8 @@ class RemoteClient:
         """The remote, and the breaker that says whether it is asked. Call it with ``_opening`` held."""
         if self._connection is None:
             from cache_engine.cache.remote.base import LOOKUP
-            from cache_engine.cache.remote.breaker import breaker_of, outage
             from cache_engine.cache.remote.client_process import open_remote
+            from cache_engine.cache.remote.tier import breaker_of, outage
 
             remote = open_remote(self._settings.remote or "", LOOKUP)
             breaker = breaker_of(remote, self._changed)

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -21,13 +21,13 @@ import msgspec
 
 from cache_engine import log_handlers
 from cache_engine.cli.support.global_options import NO_PAGER, given
-from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
     DEVICE,
     FAILED,
     INTERRUPTED,
     NOT_HERE,
     OK,
+    UNTARGETED,
     WRONG_USAGE,
     SizedVerb,
     Verb,
@@ -42,13 +42,16 @@ from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import PACKS
-from cache_engine.units import printable
+from cache_engine.store.files import refuse_device
+from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.cache.cache import Cache
     from cache_engine.insight.coverage import Wanted
     from cache_engine.settings import Settings
+    from cache_engine.store.signatures.signers import SigningKey
+    from cache_engine.upkeep.packs import Refused
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -429,3 +432,113 @@ def _code_of(error: GemmCacheError) -> int:
     if isinstance(error, (UsageError, StoreUnusable)):
         return WRONG_USAGE
     return NOT_HERE if isinstance(error, NotHereError) else FAILED
+
+
+# ---- Writing a file that the command line names ----
+
+
+def write_file(path: Path, data: bytes, *, force: bool) -> None:
+    """Writes a file completely or not at all: on a full disk, the old file stays.
+
+    Args:
+        force: replace an existing file; of a link, the file that it points to.
+
+    Raises:
+        UsageError: when the file exists, its folder does not, or the path is a device, pipe or socket.
+        OSError: when it cannot be written.
+    """
+    if os.path.lexists(path) and not force:
+        raise UsageError(f"{path} exists; give another name, or --force to replace it")
+    target = os.path.realpath(path)
+    refuse_device(target)
+    # A name that no other user can know, as the folder may be /tmp, and short, as the file's may be as long as can be.
+    temporary = os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp")
+    try:
+        with named(path), open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+# ---- The private key of --sign, and the kernels that a verb refused or left out ----
+
+
+def signing_key(path: Path) -> SigningKey:
+    """Reads the key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
+    from cache_engine.store.signatures.signers import SigningKey
+
+    def ask() -> str:
+        return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))
+
+    with named(path):
+        return SigningKey.read(path, ask if sys.stdin.isatty() else None)
+
+
+def print_refused(refused: Sequence[Refused], fate: str) -> None:
+    """Prints each refused kernel and the reason on standard error. ``fate`` says what was done, such as "left out"."""
+    for entry in refused:
+        print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)
+
+
+def print_unknown(entries: int) -> None:
+    """Prints on standard error how many entries were left out, because only another version reads them."""
+    if entries:
+        print(f"left out: {counted(entries, 'entry', 'entries')} of another format version", file=sys.stderr)
+
+
+# ---- The option --arch: targets by name, or chips, such as H100 ----
+
+_DEFAULT = (
+    "Default: the local GPU, else the setting default_arch (sm_90). An H100 or H200 looks up sm_90a: name it when you "
+    "compile for one elsewhere."
+)
+
+
+def target_option(verb: _F) -> _F:
+    """Gives a verb ``--arch``: the one target that it compiles for."""
+    return click.option(
+        "--arch",
+        metavar="ARCH",
+        callback=_compiled_for,
+        help=f"Target, such as sm_90a, or a chip, such as H100. {_DEFAULT}",
+    )(verb)
+
+
+def targets_option(verb: _F) -> _F:
+    """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: the targets that it compiles for."""
+    return click.option(
+        "--arch",
+        "archs",
+        multiple=True,
+        callback=_compiled_for,
+        help=f"Target or chip (repeatable). {_DEFAULT}",
+    )(verb)
+
+
+def only_targets_option(verb: _F, help_text: str = "Only this target, or targets of this chip (repeatable).") -> _F:
+    """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: the verb uses only kernels for these targets."""
+    return click.option("--arch", "archs", multiple=True, callback=_run_by, help=help_text)(verb)
+
+
+def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
+    if value:
+        return _target(value) if isinstance(value, str) else tuple(map(_target, value))
+    ctx.meta[UNTARGETED] = True
+    return value
+
+
+def _target(name: str) -> str:
+    from cache_engine.evaluator.catalogue.search import target_of
+
+    return target_of(name)
+
+
+def _run_by(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    from cache_engine.evaluator.catalogue.search import targets_called
+
+    return tuple(target for name in value for target in targets_called(name.lower()) or (name,))

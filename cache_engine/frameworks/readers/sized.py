@@ -1,8 +1,7 @@
-"""Readers that look only at names, sizes and ages, because the entries are pickles, libraries, or of an unknown format.
+"""Readers that look only at names, sizes and ages, because the entries are libraries, or of an unknown format.
 
-The directories are from the documentation of JAX (persistent compilation cache), Inductor (``TORCHINDUCTOR_CACHE_DIR``)
-and CUDA (``CUDA_CACHE_PATH``). TensorRT has no default directory. Only JAX's reader was tested on a cache that its
-framework made.
+The directories are from the documentation of JAX (persistent compilation cache) and CUDA (``CUDA_CACHE_PATH``).
+TensorRT has no default directory. Only JAX's reader was tested on a cache that its framework made.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from cache_engine.frameworks.base import Surroundings
 from cache_engine.frameworks.folder import Folder
-from cache_engine.frameworks.readers.reader import Reader, stamp_of, stray_file, subfolders
-from cache_engine.frameworks.readers.triton import INDUCTOR_IN_VLLM, inductor_places, vllm_places
-from cache_engine.frameworks.values import Entry, KeyFactors, Part, PartKind, Place, id_of
+from cache_engine.frameworks.readers.reader import Reader, stamp_of, stray_file
+from cache_engine.frameworks.values import Entry, KeyFactors, Part, PartKind, Place, Unchanged, id_of
 from cache_engine.model.outcome import Failure
 
 WHY = "only names, sizes and ages are looked at"
@@ -40,7 +37,7 @@ class Sized(Reader):
     stores = ("version", "compile_ms", "spill_bytes")  # whether they do is not looked at
     unknown: Mapping[str, str] = dict.fromkeys(_FACTS, WHY)
 
-    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | None:
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
         """The entry of a file or folder.
 
         A file that the framework writes at each use of an entry is a part of that entry, and no entry itself.
@@ -91,26 +88,6 @@ class Jax(Sized):
     variables: Mapping[str, str] = {"JAX_COMPILATION_CACHE_DIR": ""}
     others = (".lockfile",)
     used = ("-atime", "-cache")
-
-
-class Inductor(Sized):
-    """The reader of Inductor's cache: pickled graphs and generated code, two folders deep.
-
-    Triton's kernels inside Inductor's cache are read as another cache.
-    """
-
-    kind = "inductor"
-    title = "Inductor"
-    areas = re.compile(r"(?!triton)[^/]+(/[^/]+)?")
-    others = ("triton",)
-
-    def discover(self, where: Surroundings) -> Iterator[Place]:
-        """Inductor's own directory, and those in vLLM's cache, which vLLM always sets for Inductor."""
-        yield from inductor_places(where)
-        for place in vllm_places(where):
-            for pattern in INDUCTOR_IN_VLLM:
-                for path in subfolders(place.path, *pattern):
-                    yield Place(self.kind, path, "vLLM", place.replaced_by)
 
 
 class ComputeCache(Sized):

@@ -7,7 +7,6 @@ docs/decisions/0016-lines-on-request.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -17,7 +16,8 @@ from cache_engine.compilers.elf import code_of, read_cubin
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.values import Entry, Part, PartKind
 from cache_engine.insight.linked.irs import LLIR, TTGIR, TTIR, instructions, read_llvm, read_mlir, read_ptx
-from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Chain, Linked, PaneText, Place, lines_of, linked
+from cache_engine.insight.linked.machine_code import read_sass
+from cache_engine.insight.linked.marks import PTX, SOURCE, Linked, PaneText, lines_of, linked
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.outcome import Failure
 
@@ -89,11 +89,11 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Pane
 
 
 def registers_of(cubin: bytes) -> str:
-    """The text in which nvdisasm prints the number of registers in use at each line; empty if nvdisasm fails."""
-    from cache_engine.compilers.disassembly import live_registers
+    """The text in which nvdisasm prints what each line does to registers; empty if nvdisasm fails."""
+    from cache_engine.compilers.disassembly import register_table
 
     try:
-        return live_registers(cubin)
+        return register_table(cubin)
     except GemmCacheError:
         return ""
 
@@ -119,71 +119,6 @@ def _compiled_again(cache: Cache, record: Record, source: str, cubin: bytes) -> 
         f"{here.compiler} {here.version} makes other machine code than {record.compiler_version} did. "
         f"Install that version, or compile the kernel again."
     )
-
-
-# ---- Reads machine code as nvdisasm prints it: with the lines that it comes from, and with the registers in use ----
-#
-# Source: NVIDIA's "CUDA Binary Utilities", "nvdisasm": ``-gi`` and ``-gp`` write what the line tables say before the
-# first instruction that it holds for; ``-lrm count`` writes how many registers hold a value at each instruction.
-
-_MARK = re.compile(
-    r'^\s*//## File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?P<inlined> inlined at "[^"]*", line \d+)?\s*$'
-)
-_MARKED_PTX = ".nv_debug_ptx_txt"
-_ADDRESS = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/")
-_GAPS = re.compile(r"[ \t]{2,}")
-# Of the table at the right, the column of general registers.
-_LIVE = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/.*//\s*+\|\s*+(?P<count>\d{1,4})?\s*+\|")
-_HEAD = re.compile(r"//\s*\|\s*GPR\s*\|")
-
-
-def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> PaneText:
-    """Reads disassembled machine code, and the links of its lines to source and PTX.
-
-    Args:
-        text: the output of ``nvdisasm -c -gi -gp``. Without ``-gi -gp``, it has no links.
-        registers: the output of ``nvdisasm -c -lrm count`` for the same code.
-        ptx_lines: for each line of the compiled PTX, the number of its shown line, as ``read_ptx`` returns it.
-    """
-    kept: list[str] = []
-    chains: list[Chain] = []
-    ptx: list[int] = []
-    chain: Chain = ()
-    fresh: list[Place] = []
-    ptx_line = 0
-    for line in lines_of(text):
-        if found := _MARK.match(line):
-            number = int(found["line"])
-            if found["file"] == _MARKED_PTX:
-                ptx_line = ptx_lines[number - 1] if 0 < number <= len(ptx_lines) else 0
-            else:
-                fresh.append((found["file"], number))
-            continue
-        is_instruction = _ADDRESS.match(line) is not None
-        if fresh:
-            chain, fresh = tuple(place for place in fresh if place[1]), []
-        elif not is_instruction and line.startswith(".text."):
-            chain, ptx_line = (), 0  # the next function
-        kept.append(_GAPS.sub("  ", line.rstrip()))
-        chains.append(chain if is_instruction else ())
-        ptx.append(ptx_line if is_instruction else 0)
-    return PaneText(SASS, "sass", kept, chains, ptx if any(ptx) else (), _live(kept, registers))
-
-
-def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
-    """The number of general registers that hold a value at each line; empty if ``printed`` is of other code."""
-    if not printed or _HEAD.search(printed) is None:
-        return ()
-    counts = [
-        (found["address"], int(found["count"] or 0)) for line in printed.splitlines() if (found := _LIVE.match(line))
-    ]
-    counts.reverse()
-    live = []
-    for line in lines:
-        found = _ADDRESS.match(line)
-        is_next = found is not None and bool(counts) and counts[-1][0] == found["address"]
-        live.append(counts.pop()[1] if is_next else 0)  # the NOPs at the end of a function are not counted
-    return () if counts else live
 
 
 # ---- Kernels of other frameworks, from the texts and the binary that they left ----

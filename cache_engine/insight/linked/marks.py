@@ -121,6 +121,25 @@ def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tupl
     return min(heavy, key=lambda loop: loop[1] - loop[0])
 
 
+def cycles_of(
+    kinds: Sequence[str], stalls: Sequence[int], loop: tuple[int, int] | None
+) -> tuple[tuple[str, int, int], ...]:
+    """Of a loop, for each class of instruction: its name, how many there are, and the sum of their stalls, in cycles.
+
+    The last is of the instructions without a class; its name is empty. The sum of all is an estimate: how long one warp
+    takes for a round if it never waits for memory, a barrier, or a busy unit, and if it skips nothing.
+    """
+    if loop is None or not stalls:
+        return ()
+    found = [(kinds[at], stalls[at]) for at in range(loop[0] - 1, loop[1]) if stalls[at] >= 0]
+    counts = Counter(kind for kind, _ in found)
+    return tuple(
+        (kind, counts[kind], sum(stall for each, stall in found if each == kind))
+        for kind in (*KINDS, "")
+        if counts[kind]
+    )
+
+
 def _loops(language: str, lines: Sequence[str]) -> list[tuple[int, int]]:
     """The first and last line of each loop of a text: from a label to a jump back to the label."""
     if language == "mlir":
@@ -194,6 +213,18 @@ def lines_of(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Value:
+    """A value in a register: the lines that define it, and the lines that use it, counted from 1.
+
+    More than one line defines it where paths of the program meet, or an instruction under a guard may leave it as it was.
+    """
+
+    register: str
+    defined: tuple[int, ...]
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PaneText:
     """A text as read by the reader of its language.
 
@@ -204,6 +235,9 @@ class PaneText:
             no line information.
         ptx: for each line of machine code, the PTX line that it was made from, counted from 1; 0 if unknown.
         registers: the number of general registers that hold a value at each line; 0 for a line without an instruction.
+        stalls: for each line, the cycles that a warp waits before its next instruction, as the compiler wrote them; -1
+            for a line without an instruction. Empty if the encoding of the target is not known.
+        values: the values in registers; empty if they are not known.
     """
 
     name: str
@@ -212,6 +246,8 @@ class PaneText:
     chains: Sequence[Chain] = ()
     ptx: Sequence[int] = ()
     registers: Sequence[int] = ()
+    stalls: Sequence[int] = ()
+    values: Sequence[Value] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +258,8 @@ class Pane:
         chains: for each line, its lines of the source, counted from 1: the line that it was made from, then the lines
             into which that one was inlined.
         ptx: as in ``PaneText``.
-        registers: as in ``PaneText``.
+        registers, stalls, values: as in ``PaneText``.
+        cycles: of the main loop, as ``cycles_of`` returns them.
         kinds: the class of each line's instruction, one of ``marks.KINDS``, or empty.
         loop: the first and last line of the main loop, counted from 1.
         folds: the first and last line of each block of declarations, counted from 1.
@@ -237,6 +274,9 @@ class Pane:
     kinds: tuple[str, ...] = ()
     loop: tuple[int, int] | None = None
     folds: tuple[tuple[int, int], ...] = ()
+    stalls: tuple[int, ...] = ()
+    values: tuple[Value, ...] = ()
+    cycles: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def source(self) -> tuple[int, ...]:
@@ -276,6 +316,7 @@ def _pane(text: PaneText, own: str) -> Pane:
     else:
         chains = tuple(tuple(line for file, line in chain if file == own) for chain in text.chains)
     kinds = kinds_of(text.language, text.lines)
+    loop = main_loop(text.language, text.lines, kinds)
     return Pane(
         text.name,
         text.language,
@@ -284,6 +325,9 @@ def _pane(text: PaneText, own: str) -> Pane:
         tuple(text.ptx),
         tuple(text.registers),
         kinds,
-        main_loop(text.language, text.lines, kinds),
+        loop,
         folds_of(text.language, text.lines),
+        tuple(text.stalls),
+        tuple(text.values),
+        cycles_of(kinds, text.stalls, loop),
     )

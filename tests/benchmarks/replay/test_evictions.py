@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.replay.evictions import Kernel, Requests, play
-from cache_engine.usage.value import LRU, LRU2, ORDERS, VALUE
+from cache_engine.upkeep.plan import LRU, LRU2, ORDERS, VALUE
 
 HOUR_S = 3600.0
 WEEK_S = 168 * HOUR_S

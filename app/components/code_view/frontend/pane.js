@@ -27,6 +27,7 @@ import {
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { LANGUAGES } from "./languages.js";
+import { registersIn } from "./values.js";
 
 const STYLE = HighlightStyle.define([
   { tag: tags.comment, class: "t-comment" },
@@ -55,6 +56,7 @@ export const KINDS = {
 
 const setLit = StateEffect.define();
 const setFound = StateEffect.define();
+const setValue = StateEffect.define();
 
 const lineClass = (name) => Decoration.line({ class: name });
 const COLOURS = Array.from({ length: 8 }, (_, at) => lineClass(`c c${at}`));
@@ -104,16 +106,16 @@ const loopMargin = ([first, last]) =>
     return builder.finish();
   });
 
-function registerGutter(registers) {
-  const most = Math.max(...registers);
-  const mark = (count) => new Mark(`${count}`, "registers", `${count} registers hold a value`, (100 * count) / 255);
+/** A margin with a number for each line, over a bar of its share of `most`. Lines with a number below `least` have none. */
+function numberGutter(name, numbers, least, most, says) {
+  const mark = (number) => new Mark(`${number}`, "number", says(number), (100 * number) / most);
   return gutter({
-    class: "pressure",
+    class: name,
     lineMarker(view, line) {
-      const count = registers[view.state.doc.lineAt(line.from).number - 1];
-      return count ? mark(count) : null;
+      const number = numbers[view.state.doc.lineAt(line.from).number - 1];
+      return number >= least ? mark(number) : null;
     },
-    initialSpacer: () => mark(most),
+    initialSpacer: () => mark(Math.max(...numbers)),
   });
 }
 
@@ -136,6 +138,25 @@ const litField = StateField.define({
       return lineDecorations(transaction.state, lines, () => LIT);
     }
     return value;
+  },
+  provide: (field) => EditorView.decorations.from(field),
+});
+
+// One value: its lines, and in them its register.
+const valueField = StateField.define({
+  create: () => Decoration.none,
+  update(decorations, transaction) {
+    const effect = transaction.effects.find((each) => each.is(setValue));
+    if (!effect) return decorations;
+    const builder = new RangeSetBuilder();
+    for (const number of effect.value?.lines ?? []) {
+      const { from, text } = transaction.state.doc.line(number);
+      const role = effect.value.defined.has(number) ? "defines" : "uses";
+      builder.add(from, from, lineClass(`value ${role}`));
+      for (const [name, start, end] of registersIn(text))
+        if (name === effect.value.register) builder.add(from + start, from + end, Decoration.mark({ class: "register" }));
+    }
+    return builder.finish();
   },
   provide: (field) => EditorView.decorations.from(field),
 });
@@ -182,7 +203,7 @@ export class Pane {
   /**
    * @param pane the text and what is known of its lines.
    * @param colour of a line, 0 to 7, or undefined.
-   * @param on what to call: select(first, last) and hover(line or null).
+   * @param on what to call: select(first, last), click(line, text, offset) and hover(line or null).
    */
   constructor(pane, root, parent, colour, on) {
     this.pane = pane;
@@ -197,7 +218,12 @@ export class Pane {
         lineNumbers(),
         pane.loop ? loopMargin(pane.loop) : [],
         ...(pane.kinds.some(Boolean) ? [kindGutter(pane.kinds)] : []),
-        ...(pane.registers.length ? [registerGutter(pane.registers)] : []),
+        pane.registers.length
+          ? numberGutter("pressure", pane.registers, 1, 255, (count) => `${count} registers hold a value`)
+          : [],
+        pane.stalls.length
+          ? numberGutter("stalls", pane.stalls, 0, 15, (cycles) => `the next instruction comes ${cycles} cycles later`)
+          : [],
         codeFolding({ placeholderDOM: placeholder }),
         foldGutter({ openText: "▾", closedText: "▸" }),
         foldService.of((at, start) => {
@@ -210,13 +236,17 @@ export class Pane {
         LANGUAGES[pane.language] ?? [],
         EditorView.decorations.of((view) => this.#colours(view, colour)),
         litField,
+        valueField,
         foundField,
         foundPlugin,
         keymap.of([...foldKeymap, ...defaultKeymap]),
         EditorView.updateListener.of((update) => {
           if (!update.selectionSet || this.quiet) return;
           const { from, to } = update.state.selection.main;
-          on.select(update.state.doc.lineAt(from).number, update.state.doc.lineAt(to).number);
+          const line = update.state.doc.lineAt(from);
+          on.select(line.number, update.state.doc.lineAt(to).number);
+          if (from === to && update.transactions.some((each) => each.isUserEvent("select.pointer")))
+            on.click(line.number, line.text, from - line.from);
         }),
         EditorView.domEventHandlers({
           mousemove: (event, view) => {
@@ -266,9 +296,19 @@ export class Pane {
     this.scrollTo(nearest);
   }
 
-  scrollTo(line) {
-    const { from } = this.view.state.doc.line(line);
-    this.view.dispatch({ effects: [...this.#unfold(from), EditorView.scrollIntoView(from, { y: "center" })] });
+  /** Scrolls to a line, and leaves the page where it is. */
+  scrollTo(line, share = 0.5) {
+    const { view } = this, { from } = view.state.doc.line(line);
+    view.dispatch({ effects: this.#unfold(from) });
+    view.requestMeasure({
+      read: () => view.lineBlockAt(from).top - share * view.scrollDOM.clientHeight,
+      write: (top) => (view.scrollDOM.scrollTop = top),
+    });
+  }
+
+  /** Marks the lines of a value, or of none. */
+  follow(value) {
+    this.view.dispatch({ effects: setValue.of(value) });
   }
 
   /** Puts the cursor on lines, as a reader would. */

@@ -1,23 +1,15 @@
 // The view: a bar with what acts on all panes, a line that says what is lit, and the panes.
 import { read, placeInAddress, write } from "./address.js";
+import { element, estimate } from "./estimate.js";
 import { Links, PTX, SASS, SOURCE } from "./links.js";
 import { KINDS, Pane } from "./pane.js";
 import { lowered, search } from "./search.js";
 import { CSS } from "./theme.js";
+import { Values } from "./values.js";
 
 const DWELL_MS = 120;
+const NARROW_PX = 900; // below, panes are shown one at a time
 const FIRST_SHOWN = [SOURCE, PTX, SASS];
-
-/** An element with properties and children; text is text, never HTML. */
-function element(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name in made) made[name] = value;
-    else made.setAttribute(name, value);
-  }
-  made.append(...children);
-  return made;
-}
 
 const button = (label, title, onclick) => element("button", { type: "button", textContent: label, title, onclick });
 const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
@@ -31,11 +23,17 @@ export class CodeView {
     this.current = -1;
     this.code = Math.max(this.index(SASS), this.index(SASS) < 0 ? this.index(PTX) : -1);
     this.selected = null;
+    this.values = new Values(data.panes[this.code]?.values ?? []);
     this.element = element("div", { className: "code-view" });
     this.element.style.setProperty("--height", `${data.height}px`);
     this.style = element("style", { textContent: CSS });
     root.append(this.style, this.element);
     this.#build(root);
+    this.resized = new ResizeObserver(() => this.#layout());
+    this.resized.observe(this.element);
+    this.element.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.isFull) this.#fill();
+    });
     this.#open();
   }
 
@@ -47,12 +45,13 @@ export class CodeView {
     const shown = read("panes").split(",").filter((name) => this.index(name) >= 0);
     const usual = FIRST_SHOWN.filter((name) => this.index(name) >= 0);
     this.usual = usual.length ? usual : [this.data.panes[0].name];
-    const visible = new Set(shown.length ? shown : this.usual);
+    this.visible = new Set((shown.length ? shown : this.usual).map(this.index));
+    this.single = shown.length || this.code < 0 ? [...this.visible][0] : this.code;
     const box = element("div", { className: "panes" });
     this.status = element("div", { className: "status", role: "status" });
-    this.element.append(this.#bar(visible), this.status, box);
+    this.element.append(this.#bar(), this.status, ...estimate(this.data.panes[this.code]), box);
     this.boxes = this.data.panes.map((pane, number) => {
-      const section = element("section", { className: "pane", hidden: !visible.has(pane.name), "aria-label": pane.name });
+      const section = element("section", { className: `pane ${pane.language}`, "aria-label": pane.name });
       section.append(this.#head(pane, number));
       box.append(section);
       return section;
@@ -61,19 +60,19 @@ export class CodeView {
       const colour = (line) => this.links.colour.get(this.links.chain(number, line)[0]);
       const made = new Pane(pane, root, this.boxes[number], colour, {
         select: (first, last) => this.#select(number, first, last),
+        click: (...place) => number === this.code && this.#follow(this.values.at(...place)),
         hover: (line) => this.#hover(number, line),
       });
       made.view.contentDOM.addEventListener("keydown", (event) => this.#key(event));
       return made;
     });
+    this.#layout();
   }
 
-  #bar(visible) {
-    this.toggles = this.data.panes.map((pane, number) => {
-      const toggle = button(pane.name, `Show or hide ${pane.name}`, () => this.#toggle(number, toggle));
-      toggle.setAttribute("aria-pressed", visible.has(pane.name));
-      return toggle;
-    });
+  #bar() {
+    this.toggles = this.data.panes.map((pane, number) =>
+      button(pane.name, `Show or hide ${pane.name}`, () => this.#toggle(number)),
+    );
     this.input = element("input", { type: "search", placeholder: "Find in all panes", "aria-label": "Find in all panes" });
     this.input.maxLength = 100;
     this.input.addEventListener("input", () => this.#search(this.input.value));
@@ -82,6 +81,7 @@ export class CodeView {
       event.preventDefault();
       this.#next(event.shiftKey ? -1 : 1);
     });
+    this.full = button("Full window", "Fill the window, or leave it (F, Escape)", () => this.#fill());
     this.fold = button("Unfold", "Unfold or fold all declarations", () => this.#fold());
     const group = (label, ...children) => element("div", { className: "bar", role: "group", "aria-label": label }, ...children);
     return element(
@@ -91,7 +91,9 @@ export class CodeView {
       group("Find", this.input, button("↑", "Previous match (Shift+Enter)", () => this.#next(-1)),
         button("↓", "Next match (Enter)", () => this.#next(1))),
       group("Jump to", ...this.#jumps()),
+      ...(this.data.panes[this.code]?.values.length ? [group("Value", ...this.#value())] : []),
       element("span", { className: "gap" }),
+      this.full,
       this.fold,
       button("Copy link", "Copy a link to these lines and panes", () => this.#copy(window.location.href, "the link")),
     );
@@ -119,14 +121,32 @@ export class CodeView {
       jump("Barriers", "B", lines("barrier")),
       jump(kinds.includes("local") && !kinds.includes("spill") ? "Local memory" : "Spills", "S", lines("spill", "local")),
     ];
-    this.keys = Object.fromEntries(all);
+    this.keys = Object.fromEntries([...all, ["f", this.full]]);
     return all.map(([, made]) => made);
+  }
+
+  #value() {
+    const title = "Follow the value of the register at the cursor, or stop (V). A click on a register does so too";
+    this.following = button("Value", title, () => this.#follow(this.value ? null : this.#valueAtCursor()));
+    const step = (label, word, key, by) => {
+      const made = button(label, `${word} definition or use of the value (${key})`, () => this.#step(by));
+      this.keys[key.toLowerCase()] = made;
+      return made;
+    };
+    this.steps = [step("↑", "Previous", "P", -1), step("↓", "Next", "N", 1)];
+    for (const made of this.steps) made.disabled = true;
+    this.keys.v = this.following;
+    return [this.following, ...this.steps];
   }
 
   #head(pane, number) {
     const size = element("span", { className: "size" });
+    const margins = [];
+    if (pane.registers.length) margins.push(`registers in use (at most ${Math.max(...pane.registers)})`);
+    if (pane.stalls.length) margins.push("cycles to the next instruction");
     size.textContent = counted(pane.lines, "line");
-    if (pane.registers.length) size.textContent += `, at most ${Math.max(...pane.registers)} registers in use`;
+    if (margins.length) size.textContent += ` · margin: ${margins.join(", ")}`;
+    size.title = size.textContent;
     return element(
       "div",
       { className: "head" },
@@ -137,27 +157,102 @@ export class CodeView {
     );
   }
 
-  /** What the address says: a search, and lines. */
+  /** What the address says: a search, and lines; else the main loop. */
   #open() {
     this.input.value = read("find");
     this.#search(this.input.value, false);
     const place = placeInAddress();
     const number = place ? this.index(place.pane) : -1;
-    if (number >= 0 && place.first <= this.data.panes[number].lines) this.#show(number, place.first, place.last);
+    if (number >= 0 && place.first <= this.data.panes[number].lines) {
+      this.#show(number, place.first, place.last);
+      return;
+    }
+    this.panes.forEach((_, at) => this.#home(at));
+    const { loop, name } = this.data.panes[this.code] ?? {};
+    if (loop && !this.input.value) this.#say(`${name} opens at the main loop, lines ${loop.join(" to ")}. ${this.data.hint}`);
+  }
+
+  /** Scrolls a pane to its main loop; the source to what the loop multiplies in. */
+  #home(number) {
+    const { loop, name } = this.data.panes[number];
+    if (loop) this.panes[number].scrollTo(loop[0], 0.05);
+    const made = this.data.panes[this.code];
+    if (name !== SOURCE || !made?.loop) return;
+    const kind = made.kinds.includes("mma") ? "mma" : "fma";
+    const chain = this.links.chain(this.code, made.kinds.indexOf(kind, made.loop[0] - 1) + 1);
+    if (chain.length) this.panes[number].scrollTo(chain[1] ?? chain[0]); // a function that multiplies: where it is called
   }
 
   // ---- What the reader does
 
-  #toggle(number, toggle) {
-    const box = this.boxes[number];
-    box.hidden = !box.hidden;
-    toggle.setAttribute("aria-pressed", !box.hidden);
-    const visible = this.data.panes.filter((_, at) => !this.boxes[at].hidden).map((pane) => pane.name);
-    write({ panes: visible.join() === this.usual.join() ? "" : visible.join() });
-    if (!box.hidden) {
-      this.panes[number].view.requestMeasure();
+  /** Shows the panes that the reader chose; one at a time where there is no room for two. */
+  #layout() {
+    this.isNarrow = this.element.clientWidth < NARROW_PX;
+    this.element.classList.toggle("narrow", this.isNarrow);
+    this.boxes.forEach((box, at) => {
+      const isShown = this.isNarrow ? at === this.single : this.visible.has(at);
+      this.toggles[at].setAttribute("aria-pressed", isShown);
+      if (box.hidden !== isShown) return;
+      box.hidden = !isShown;
+      if (!isShown) return;
+      this.panes[at].view.requestMeasure();
       if (this.selected) this.#light(this.selected.number, this.selected.lines, true);
+      else this.#home(at);
+    });
+  }
+
+  #toggle(number) {
+    this.single = number;
+    if (!this.isNarrow) {
+      if (!this.visible.delete(number)) this.visible.add(number);
+      const names = this.data.panes.filter((_, at) => this.visible.has(at)).map((pane) => pane.name);
+      write({ panes: names.join() === this.usual.join() ? "" : names.join() });
     }
+    this.#layout();
+  }
+
+  /** Fills the window with the view, above all else of the page, or puts it back. */
+  #fill() {
+    this.isFull = !this.isFull;
+    this.full.setAttribute("aria-pressed", this.isFull);
+    this.element.classList.toggle("full", this.isFull);
+    this.element.popover = this.isFull ? "manual" : null;
+    if (this.isFull) this.element.showPopover();
+    // What is covered is out of reach.
+    for (let at = this.element; at && at !== document.body; at = at.parentElement ?? at.getRootNode().host)
+      for (const other of at.parentNode.children) if (other !== at) other.inert = this.isFull;
+    this.full.focus();
+  }
+
+  #valueAtCursor() {
+    const { state } = this.panes[this.code].view;
+    const line = state.doc.lineAt(state.selection.main.head);
+    return this.values.at(line.number, line.text, state.selection.main.head - line.from, true);
+  }
+
+  #follow(value) {
+    if (value === undefined) return; // the reader clicked beside a register
+    this.value = value;
+    this.panes[this.code].follow(value);
+    this.following.textContent = value ? `Value ${value.register}` : "Value";
+    this.following.setAttribute("aria-pressed", Boolean(value));
+    for (const made of this.steps) made.disabled = !value;
+    const some = (lines) => [...lines].slice(0, 5).join(", ") + (lines.size > 5 ? ` and ${lines.size - 5} more` : "");
+    if (value) {
+      const [defined, used] = [value.defined, value.used].map((lines) => (lines.size ? some(lines) : "no line"));
+      this.#say(`${value.register}: defined in ${defined} · used in ${used}`);
+    }
+  }
+
+  #step(by) {
+    const { lines, register, defined, used } = this.value;
+    const { state } = this.panes[this.code].view;
+    const now = state.doc.lineAt(state.selection.main.head).number;
+    const following = by > 0 ? lines.find((line) => line > now) : lines.findLast((line) => line < now);
+    const line = following ?? lines.at(by > 0 ? 0 : -1);
+    this.#show(this.code, line);
+    const role = [defined.has(line) && "defines", used.has(line) && "uses"].filter(Boolean).join(" and ");
+    this.#say(`${lines.indexOf(line) + 1} of ${lines.length}: ${role} ${register} · ${this.said}`);
   }
 
   #select(number, first, last) {
@@ -199,7 +294,7 @@ export class CodeView {
   }
 
   #show(number, first, last = first) {
-    if (this.boxes[number].hidden) this.#toggle(number, this.toggles[number]);
+    if (this.boxes[number].hidden) this.#toggle(number);
     this.panes[number].select(first, last);
     this.panes[number].view.focus();
   }
@@ -265,6 +360,7 @@ export class CodeView {
     const parts = [`${pane.name} ${first}`];
     if (pane.kinds[first - 1]) parts.push(KINDS[pane.kinds[first - 1]][1]);
     if (pane.registers[first - 1]) parts.push(`${pane.registers[first - 1]} registers in use`);
+    if (pane.stalls[first - 1] >= 0) parts.push(`next instruction after ${counted(pane.stalls[first - 1], "cycle")}`);
     if (pane.name !== SOURCE && chain.length) parts.push(`from source line ${chain.join(", in line ")}`);
     this.data.panes.forEach((other, at) => {
       if (at !== number && other.name !== SOURCE && this.lit[at].size) parts.push(counted(this.lit[at].size, `${other.name} line`));
@@ -288,6 +384,8 @@ export class CodeView {
 
   destroy() {
     this.#stopHover();
+    this.resized.disconnect();
+    if (this.isFull) this.#fill();
     this.panes.forEach((pane) => pane.destroy());
     this.element.remove();
     this.style.remove();

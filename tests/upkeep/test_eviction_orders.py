@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cache_engine.usage.value import LRU, LRU2, ORDERS, VALUE, Worth, order
+from cache_engine.upkeep.plan import LRU, LRU2, ORDERS, VALUE, Worth, order
 
 TIMES = st.floats(0, 1e6) | st.sampled_from([1.0, 2.0])
 WORTHS = st.lists(

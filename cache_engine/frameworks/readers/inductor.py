@@ -1,0 +1,212 @@
+"""Reads Inductor's cache: graphs that torch.compile compiled, those of AOTAutograd around them, and generated code.
+
+Entries are pickles, and never unpickled: ``frameworks.pickles`` takes the texts out of them. Layout and texts:
+``torch/_inductor/codecache.py`` and ``output_code.py``, ``torch/_functorch/_aot_autograd/autograd_cache.py`` and
+``aot_autograd_result.py`` of torch 2.13.0 and 2.14.1, with caches that both made on a CPU. ``fxgraph/XX/KEY/`` has a
+file for each set of guards, ``aotautograd/KEY/`` likewise; all else is generated code, and listed by size and age.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.facts import factors_of
+from cache_engine.frameworks.folder import Folder, Unread
+from cache_engine.frameworks.pickles import MOST_PICKLE_BYTES, plain_values
+from cache_engine.frameworks.readers.reader import made, stamp_of, subfolders
+from cache_engine.frameworks.readers.sized import Sized
+from cache_engine.frameworks.readers.triton import INDUCTOR_IN_VLLM, inductor_places, vllm_places
+from cache_engine.frameworks.values import (
+    Entry,
+    Factor,
+    Fault,
+    KeyFactors,
+    Part,
+    PartKind,
+    Place,
+    Unchanged,
+    Value,
+    id_of,
+    name_of,
+)
+from cache_engine.model.outcome import Failure
+
+_HASH = "[a-z2-7]{51}"
+_ENTRY = re.compile(rf"(?P<graph>fxgraph/[^/]+/f{_HASH})|aotautograd/a{_HASH}")
+_KEY = re.compile(rf"f{_HASH}")
+_CODE = "it is generated code or a file of the cache itself: only its size and age are looked at"
+_MANY = "an entry is a graph of many kernels"
+_COMPONENT = re.compile(r"\[(?P<digest>[a-z2-7]{51,52})\] (?P<name>[^:\n]{1,500}): (?P<value>.*)", re.DOTALL)
+"""A pattern for an input of a key as torch writes it: the digest of its pickle, its name, and its value as text."""
+_GROUPS = {"inductor_config": "config", "inductor_config_comms": "config of communication", "fx_kwargs": "call",
+           "system_info": "system", "gm": "graph", "example_inputs": "graph"}  # fmt: skip
+_GROUP = re.compile(r"(inductor_config(?:_\w{1,40})?|fx_kwargs|system_info)\[([^\]]{1,300})\]")
+_PROCESS = re.compile(r" at 0x[0-9a-f]{6,16}\b")
+"""The address of an object, which is another one in each process and no input of the key."""
+_VERSION = re.compile(r"^# torch version: ([\w.+-]{1,60})$", re.MULTILINE)
+_PLACE = re.compile(r"# File: ([^\n:]{1,300}):\d{1,9} in ([\w<>.]{1,100})")
+_DEVICE = re.compile(r"device\(type='(\w{1,20})'")
+_TEXTS = ("inductor_post_grad_graph_str", "aot_joint_graph_str", "aot_forward_graph_str")
+_TIMES = ("_time_taken_ns", "forward_time_taken_ns", "backward_time_taken_ns")
+_RUNNABLE, _INFO = "runnable_graph_str", "fx_graph_cache_info"
+_WANTED = frozenset({*_TEXTS, *_TIMES, _RUNNABLE, "generated_kernel_count"})
+_FACTS = ("name", "version", "compiler", "compile_ms")
+_LONGEST_NAME, _MOST_PLAIN, _SHOWN_DIGEST = 40, 200, 12
+_TEMPORARY = re.compile(r"\.\d+\.\d+\.tmp")
+_MOST_SEARCHED = 100_000  # letters of a graph's text in which the place of its first operation is searched
+
+
+class Inductor(Sized):
+    """The reader of Inductor's cache. Triton's kernels inside it are read as another cache."""
+
+    kind = "inductor"
+    title = "Inductor"
+    areas = re.compile(r"fxgraph(/[^/]+)?|aotautograd|cache|[a-z2-7]{2}")
+    others = ("triton",)
+    unknown: Mapping[str, str] = dict.fromkeys({*Sized.unknown} - {*_FACTS}, _MANY)
+
+    def discover(self, where: Surroundings) -> Iterator[Place]:
+        """Inductor's own directory, and those in vLLM's cache, which vLLM always sets for Inductor."""
+        yield from inductor_places(where)
+        for place in vllm_places(where):
+            for pattern in INDUCTOR_IN_VLLM:
+                for path in subfolders(place.path, *pattern):
+                    yield Place(self.kind, path, "vLLM", place.replaced_by)
+
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
+        """The entry of a graph's folder, with what its pickle says; that of another file, by size and age."""
+        why = _CODE
+        if _ENTRY.fullmatch(path):
+            try:
+                with above.enter(path.rpartition("/")[2]) as folder, Folder(place.path) as root:
+                    if (stamp := stamp_of(folder.status)) == known:
+                        return Unchanged(id_of(path))
+                    return _entry(root, folder, path, stamp)
+            except Unread as error:
+                why = str(error)
+        entry = super().entry(place, above, path, known)
+        reasons = dict.fromkeys(_FACTS, why)
+        return replace(entry, unread={**entry.unread, **reasons}) if isinstance(entry, Entry) else entry
+
+    def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
+        """The inputs of a graph's key. AOTAutograd stores none of its own."""
+        found = _ENTRY.fullmatch(name_of(entry.id))
+        if found is None or found["graph"] is None:
+            return Failure(
+                "only graphs in fxgraph state the inputs of their keys; an entry of AOTAutograd names its graphs"
+            )
+        with root.enter(name_of(entry.id)) as folder:
+            return components(_pickle(folder).lines)
+
+
+@dataclass
+class _Read:
+    """The texts of a pickle: values by the names before them, the inputs of the graph's key, and keys of graphs."""
+
+    values: dict[str, str | int] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    graphs: list[str] = field(default_factory=list)
+    variants: int = 1
+    build: str | None = None
+    """The digest of torch's own files, which is in every key; one torch, one digest."""
+
+    @property
+    def version(self) -> str | None:
+        """The version of torch; torch 2.14 states it only where ``TORCH_TRACE`` or a debug log is on."""
+        found = _VERSION.search(str(self.values.get(_RUNNABLE, ""))[:_MOST_SEARCHED])
+        return found[1] if found else None
+
+
+def _pickle(folder: Folder) -> _Read:
+    """Reads the newest of an entry's files, each of which is for other guards; raises ``Unread``."""
+    files = {name: status.st_mtime_ns for name, status in folder.list().files.items() if not _TEMPORARY.match(name)}
+    if not files:
+        raise Unread(Fault.PARTIAL, "it has no file yet")
+    newest = max(files, key=lambda file: (files[file], file))
+    return replace(_read(folder.read(newest, MOST_PICKLE_BYTES)), variants=len(files))
+
+
+def _read(data: bytes) -> _Read:
+    found, name = _Read(), ""
+    for value in plain_values(data):
+        if name == _INFO and isinstance(value, str) and _KEY.fullmatch(value):
+            found.graphs.append(value)
+        elif name in _WANTED and value is not None:
+            found.values.setdefault(name, value)
+        elif isinstance(value, str) and value[:1] == "[" and (component := _COMPONENT.fullmatch(value)):
+            found.lines.append(value)
+            if component["name"] == "torch_version":
+                found.build = found.build or component["digest"][:_SHOWN_DIGEST]
+        name = value if isinstance(value, str) and len(value) < _LONGEST_NAME else ""
+    if not (found.values or found.lines or found.graphs):
+        raise Unread(Fault.DAMAGED, "it is no graph as torch writes one")
+    return found
+
+
+def _entry(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
+    """The entry of a graph, or of AOTAutograd, whose version is that of its forward graph."""
+    read, listing = _pickle(folder), folder.list()
+    version, why = read.version, "it does not state the version of torch"
+    if read.graphs and version is None:
+        key = read.graphs[0]
+        try:
+            with root.enter(f"fxgraph/{key[1:3]}/{key}") as graph:
+                version = _pickle(graph).version
+        except (FileNotFoundError, Unread):
+            why = f"its graph {key} is gone, or cannot be read; then torch compiles again"
+    texts = (str(read.values.get(text, ""))[:_MOST_SEARCHED] for text in _TEXTS)
+    place = next(filter(None, map(_PLACE.search, texts)), None)
+    taken_ns = [each for name in _TIMES if isinstance(each := read.values.get(name), int)]
+    parts = tuple(
+        Part(id_of(file), PartKind.TEMPORARY if _TEMPORARY.match(file) else PartKind.OTHER, status.st_size,
+             id_of(f"{path}/{file}"))
+        for file, status in listing.files.items()
+    )  # fmt: skip
+    facts = {
+        "name": id_of(f"{place[2]} in {place[1].rpartition('/')[2]}") if place else None, "version": version,
+        "compiler": f"torch {read.build}" if read.build else None, "config": _config(read), "parts": parts,
+        "compile_ms": sum(taken_ns) / 1e6 if taken_ns else None,
+    }  # fmt: skip
+    times = max(listing.files.values(), key=lambda status: status.st_mtime_ns, default=folder.status)
+    return made(path, stamp, times, facts, dict.fromkeys(_FACTS, "it does not state it") | {"version": why})
+
+
+def _config(read: _Read) -> dict[str, Value]:
+    """The kind of a graph, its device and number of kernels; of AOTAutograd's entry, the keys of its graphs."""
+    variants: dict[str, Value] = {} if read.variants == 1 else {"variants": read.variants}
+    if read.graphs:
+        keys = (key[: _SHOWN_DIGEST + 1] for key in read.graphs)
+        return {"graph": "autograd", **dict(zip(("forward", "backward"), keys, strict=False)), **variants}
+    said = {line.partition("] ")[2] for line in read.lines}
+    kinds = {"fx_kwargs[is_backward]: True": "backward", "fx_kwargs[is_inference]: True": "inference"}
+    device = next(filter(None, map(_DEVICE.search, read.lines)), None)
+    found = {
+        "graph": next((kinds[each] for each in kinds if each in said), "forward") if said else None,
+        "device": device[1] if device else None,
+        "kernels": read.values.get("generated_kernel_count"),
+    }
+    return {name: value for name, value in found.items() if value is not None} | variants
+
+
+def components(lines: Iterable[str]) -> KeyFactors:
+    """The inputs of a graph's key, as torch writes them into an entry or a trace.
+
+    A long value, or one with the address of an object, ends with the digest of its pickle, which decides the key.
+    """
+
+    def read() -> Iterator[Factor]:
+        for line in lines:
+            if not (found := _COMPONENT.fullmatch(line)):
+                continue
+            grouped = _GROUP.fullmatch(found["name"])
+            group, name = (grouped[1], grouped[2]) if grouped else (found["name"].partition("[")[0], found["name"])
+            # Torch's own key is the bytes of a hash.
+            value = "hash" if "\ufffd" in found["value"] else _PROCESS.sub("", found["value"])
+            if value != found["value"] or len(value) > _MOST_PLAIN or not value.isprintable():
+                value = f"{value} ({found['digest'][:_SHOWN_DIGEST]})"
+            yield Factor(id_of(name), value, _GROUPS.get(group, "torch"))
+
+    return factors_of(read(), () if lines else ("the inputs: the entry has none of them",))

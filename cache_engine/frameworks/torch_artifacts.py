@@ -1,0 +1,97 @@
+"""The bytes that ``torch.compiler.save_cache_artifacts`` returns, stored as a snapshot with one file.
+
+Packs, remotes, signatures and ``run --restore`` treat it as any other snapshot. The bytes hold pickles, so they are
+host code: see docs/decisions/0028. Only their checksum is computed, and the version of torch searched in them. Sources:
+``torch/compiler/_cache.py`` and ``torch/utils/_appending_byte_serializer.py`` of torch 2.13.0 and 2.14.1.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.frameworks import snapshots
+from cache_engine.frameworks.bundles import MAX_BYTES, Group, put_group, read_group
+from cache_engine.frameworks.registry import installed_version, is_stale
+from cache_engine.frameworks.snapshots import ENTRY, FORMAT, SavedEntry, SavedFile, Snapshot, check_name, entry_in
+from cache_engine.store.layout import StoreLayout
+
+FOLDER = "inductor/cache_artifacts"
+"""The folder of the file below the root of ``run --restore``: inside the directory that ``run`` gives Inductor."""
+_BUILD, _SHOWN = "build ", 5
+_VERSION = re.compile(rb"^# torch version: ([\w.+-]{1,60})$", re.MULTILINE)
+_BUILT_BY = re.compile(rb"\[([a-z2-7]{12})[a-z2-7]{39}\] torch_version: ")
+
+
+def torch_version(data: bytes) -> str:
+    """The version of torch that wrote artifacts.
+
+    If their graphs do not state it, ``build`` with the digest that ``caches show`` shows; empty without graphs.
+
+    Raises:
+        UsageError: when the bytes are no artifacts, are damaged, or are of several versions.
+    """
+    # A checksum, the version of the encoding, and the artifacts.
+    if len(data) < 12 or zlib.crc32(memoryview(data)[4:]).to_bytes(4, "big") != data[:4]:
+        raise UsageError("it is not what torch.compiler.save_cache_artifacts returned, as its checksum differs")
+    if (encoding := int.from_bytes(data[4:12], "big")) != 1:
+        raise UsageError(f"its encoding is {encoding}; only 1 is known, that of torch 2.13 and 2.14")
+    versions, builds = ({each[1].decode() for each in text.finditer(data)} for text in (_VERSION, _BUILT_BY))
+    if len(versions) > 1 or len(builds) > 1:
+        raise UsageError(f"its graphs are of several builds of torch: {', '.join(sorted(versions or builds)[:_SHOWN])}")
+    return "".join(versions or {f"{_BUILD}{build}" for build in builds})
+
+
+def put_artifacts(
+    layout: StoreLayout, name: str, data: bytes, *, sign: Callable[[bytes], bytes] = bytes, durable: bool = True
+) -> str:
+    """Stores the bytes as the snapshot ``name``, which replaces one of this name; returns their ``torch_version``.
+
+    Raises:
+        UsageError: when the bytes are too many, or are no artifacts.
+        OSError: when the store cannot be written.
+    """
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"it has more than {MAX_BYTES:,} bytes, the most that can be stored")
+    version = torch_version(data)
+    digest = sha256(data).hexdigest()
+    file = SavedFile(f"{FOLDER}/{check_name(name)}.bin", 0o600, 0, digest)
+    document = msgspec.json.encode(SavedEntry(FORMAT, "inductor", f"{name}.bin", [file], version))
+    group = Group(
+        snapshots.FRAMEWORK, sha256(document).hexdigest(), ENTRY, {ENTRY: document, digest: data}, time.time()
+    )
+    try:
+        put_group(layout, group, durable=durable)
+    except ValueError as error:
+        raise UsageError(f"it has too many bytes: {error}") from error
+    snapshot = Snapshot(FORMAT, name, "", time.time(), "", [group.key])
+    snapshots.put_snapshot(layout, snapshot, sign=sign, durable=durable)
+    return version
+
+
+def artifacts_of(layout: StoreLayout, snapshot: Snapshot) -> tuple[bytes, str]:
+    """The bytes of a snapshot's artifacts, each byte checked, and the version of torch that made them.
+
+    Raises:
+        UsageError: when the snapshot is of something else, or another version of torch is installed.
+        CorruptEntry: when the store does not have the bytes, or they were changed.
+    """
+    if len(snapshot.entries) != 1:
+        raise UsageError(f"{snapshot.name} is a snapshot of caches: run --restore {snapshot.name} restores it")
+    group = read_group(layout, snapshot.entries[0], trust=layout.trust)
+    if group is None:
+        raise CorruptEntry(f"the store has the snapshot {snapshot.name}, and not its bytes")
+    saved = entry_in(group)
+    if not saved.files[0].path.startswith(f"{FOLDER}/"):
+        raise UsageError(f"{snapshot.name} is a snapshot of caches: run --restore {snapshot.name} restores it")
+    here = installed_version("inductor")
+    is_stated = bool(saved.version) and not saved.version.startswith(_BUILD)
+    if is_stated and here and (is_stale(saved.version, here) or ("+" in here and here != saved.version)):
+        raise UsageError(f"torch {saved.version} made them, and torch {here}, installed here, would use none of them")
+    return group.files[saved.files[0].digest], saved.version
