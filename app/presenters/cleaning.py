@@ -33,9 +33,6 @@ RULES = {
     "all": "Everything",
 }
 """The rules for this store, by their names in the address."""
-PREFIX = "c_"
-"""The beginning of the names of the fields that limit a cleaning of other frameworks' caches: a field keeps its value
-where another page has one of its name, and what was searched for on Kernels must not limit a cleaning."""
 OTHER_RULES = {
     "expired": RULES["expired"],
     "versions": "Made by versions",
@@ -48,6 +45,8 @@ OLD_RULES = {
 }  # fmt: skip
 """For each name of a rule in an address of an earlier version: its present name."""
 SIZE, KEEP, SHARE, DAYS = "1GiB", 1000, 50, 30.0
+PREFIX = "c_"
+"""Put before the names in the filter of other frameworks' cleaning, which a search elsewhere must not limit."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
