@@ -14,7 +14,7 @@ from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters import history, overview
 from app.presenters.architectures import stale_words
-from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
+from app.presenters.decisions import CAUSES, cause_table, miss_columns, miss_table
 from app.presenters.history import SPANS, Span, named_steps, starts, within
 from app.presenters.jobs import job_columns
 from app.presenters.proofs import proof_checks
@@ -228,12 +228,11 @@ def missed(shown: overview.ShownPeriod) -> None:
             label="Misses by shape and target",
         )
     nearest = context.ask(summaries.nearest_of, compared)
-    rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
-    titles = context.titles(row["Key"] for row in rows)
-    rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
-    filled = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
+    rows = miss_table(misses, compile_ms)[:MOST_SHOWN]
+    columns = miss_columns(context.titles(row["latest"].key for row in rows), nearest)
+    filled = {column.name for column in columns if any(column.value(row, zone) for row in rows)} - {"Key"}
     with st.expander("The kernels that cost the most"):
-        tables.draw(rows, MISSES, key="misses", label="Misses", only=filled)
+        tables.draw(rows, columns, key="misses", label="Misses", only=filled)
         st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 
@@ -266,7 +265,8 @@ def memory() -> None:
     found = device_memory()
     if found is not None:
         st.header("Device memory")
-        draw_tiles(overview.memory_tiles(found))
+        tables.properties(overview.memory_words(found), key="device-memory", head="Of the first GPU")
+        st.caption("The pool is the dashboard's own; the setting device_memory_bytes limits what it may take.")
 
 
 def activity(shown: overview.ShownPeriod) -> None:

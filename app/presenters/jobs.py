@@ -160,16 +160,9 @@ def progress_text(job: Job, now: float) -> str:
     return f"{text}; about {human_ms(so_far / progress.done * left)} left"
 
 
-def progress_tiles(job: Job) -> list[Tile]:
-    """The numbers of a job's kernels that were compiled, were cached already, or failed so far, as tiles."""
-    progress = job.progress
-    if progress is None:
-        return []
-    return [
-        Tile("Compiled", f"{progress.compiled:,}", "Newly compiled."),
-        Tile("Cached", f"{progress.found:,}", "Already cached."),
-        Tile("Failed", f"{progress.failed:,}", "Failed; the job lists the causes when it ends."),
-    ]
+def made_words(compiled: int, found: int, failed: int) -> str:
+    """The numbers of a job's kernels that were compiled, were cached already, or failed, in words."""
+    return f"{counted(compiled, 'kernel')} compiled, {found:,} cached, {failed:,} failed"
 
 
 def result_of(job: Job, kind: type[_Result]) -> _Result:
@@ -180,7 +173,7 @@ def result_of(job: Job, kind: type[_Result]) -> _Result:
 def warmed_words(done: Warmed) -> str:
     """The outcome of a finished job over a whole model."""
     return (
-        f"{counted(done.compiled, 'kernel')} compiled, {done.found:,} cached, {len(done.failed):,} failed: "
+        f"{made_words(done.compiled, done.found, len(done.failed))}: "
         f"{counted(done.kernels, 'kernel')} for {counted(done.problems, 'problem')}, in {human_ms(done.seconds * 1e3)}."
     )
 

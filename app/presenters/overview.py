@@ -122,25 +122,18 @@ def gpu_check(device: DeviceFingerprint | str) -> Check:
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
 
 
-def memory_tiles(memory: DeviceMemory) -> list[Tile]:
-    """The first GPU's memory as tiles: free, used by all programs, and in the dashboard's own pool."""
-    tiles = []
+def memory_words(memory: DeviceMemory) -> dict[str, str]:
+    """The first GPU's memory by label: free, used by all programs and the driver, and in the dashboard's own pool."""
+    words = {}
     if memory.free_bytes is not None and memory.used_bytes is not None:
-        used = share(memory.used_bytes, memory.total_bytes)
-        of_all = f"of {human_bytes(memory.total_bytes)}"
-        tiles = [
-            Tile("Free", human_bytes(memory.free_bytes), "What no program uses of the first GPU's memory."),
-            Tile("Used", human_bytes(memory.used_bytes), "What all programs and the driver use.", used, of_all),
-        ]
-    limit = "none" if memory.limit_bytes is None else human_bytes(memory.limit_bytes)
-    return [
-        *tiles,
-        Tile("Pool in use", human_bytes(memory.pool_in_use_bytes), "Of the dashboard's own pool."),
-        Tile(
-            "Pool cached", human_bytes(memory.pool_cached_bytes), "Freed in that pool, and kept for the next request."
-        ),
-        Tile("Pool limit", limit, "What that pool may take: the setting device_memory_bytes."),
-    ]
+        used = f"{human_bytes(memory.used_bytes)} of {human_bytes(memory.total_bytes)}"
+        words = {"Free": human_bytes(memory.free_bytes), "Used by all programs": used}
+    return {
+        **words,
+        "Pool in use": human_bytes(memory.pool_in_use_bytes),
+        "Freed in the pool, kept for the next request": human_bytes(memory.pool_cached_bytes),
+        "Pool limit": "none" if memory.limit_bytes is None else human_bytes(memory.limit_bytes),
+    }
 
 
 def queue_check(queue: QueueState) -> Check:
