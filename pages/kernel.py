@@ -10,7 +10,6 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.caches import entry as others
-from app.caches import links as of_others
 from app.components import tables
 from app.components.code_view import component
 from app.presenters import kernel
@@ -26,7 +25,6 @@ from app.presenters.kernel import (
     first_lines,
     instruction_rows,
     occupancy_by_chip,
-    record_document,
 )
 from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
 from app.presenters.shared import MOST_COMPARED, when
@@ -39,9 +37,10 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
-from cache_engine.insight.inspection import Inspection, described, titled
+from cache_engine.insight.inspection import Inspection, described, record_document, titled
 from cache_engine.insight.tiling import level_table
 from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.documents import to_json
 from cache_engine.model.events import RECENT, TIERS
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
@@ -132,7 +131,7 @@ def reproduction(record: Record) -> None:
         "PTX": (f"{name}.ptx", partial(cache.text, record, "ptx")),
         "SASS": (f"{name}.sass", partial(cache.text, record, "sass")),
         "Source": (f"{name}.{language}", partial(cache.text, record, "source")),
-        "Record": (f"{name}.json", partial(record_document, record)),
+        "Record": (f"{name}.json", lambda: to_json(record_document(record))),
         **dump,
     }
     with st.container(horizontal=True):
@@ -296,7 +295,7 @@ def show(record: Record, part: str) -> None:
 top = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
 heading = top.container(width="content")
 cache = context.cache()
-if of_others.asks("entry"):  # of another framework
+if "entry" in st.query_params:  # of another framework
     others.draw(heading)
     widgets.end_page()
 links = top.container(horizontal=True, vertical_alignment="center", width="content", key="kernel-links")

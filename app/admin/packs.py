@@ -145,7 +145,9 @@ def _draw_import(permitted: bool) -> None:
     st.caption(
         f"Will import {counted(len(new), 'kernel')} ({size}); {present:,} already present, {refused:,} rejected."
     )
-    _draw_incoming(incoming)
+    tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
+    offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
+    tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
     if not new:
         st.info("Nothing new to import.", icon=":material/check:")
         return
@@ -153,12 +155,6 @@ def _draw_import(permitted: bool) -> None:
     label = f"Import {counted(len(new), 'kernel')}"
     if st.button(label, type="primary", icon=":material/upload:", disabled=not agreed):
         _import(uploaded, len(incoming), new)
-
-
-def _draw_incoming(incoming: list[Incoming]) -> None:
-    tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
-    offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
-    tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
 
 
 def _previewed(uploaded: UploadedFile) -> list[Incoming]:

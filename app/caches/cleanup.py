@@ -21,7 +21,6 @@ from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted, human_bytes
 
-SHOWN = 200
 _PLANNED = "planned in caches"
 
 
@@ -97,9 +96,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     if len(by_directory) > 1:
         tables.draw(by_directory, cleaned_columns(titles), key="by-directory")
     if document.entries:
-        tables.draw(document.entries[:SHOWN], deletion_columns(titles), key="deletions")
-        if len(document.entries) > SHOWN:
-            st.caption(f"And {len(document.entries) - SHOWN:,} more.")
+        tables.draw(document.entries, deletion_columns(titles), key="deletions")
     if document.left:
         reasons = Counter((each.kind, each.path, each.reason) for each in document.left)
         st.header("What stays, and why")

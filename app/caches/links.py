@@ -19,11 +19,6 @@ _RESULTS = "entries last seen"
 _LIST = ("view", "words", "kind", "arch", "state", "sort", "asc", "page")
 
 
-def asks(entry: str) -> bool:
-    """Whether the page's address has this parameter, which would name an entry of another framework's cache."""
-    return entry in st.query_params
-
-
 def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
     """The entry that the page's address names, from the index; ``None``, after showing an error, if there is none."""
     address = Address.of(st.query_params.get(cache, ""), st.query_params.get(entry, ""))

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from app.presenters.evaluations import (
-    comparison_table,
-    evaluation_tiles,
-    heat_table,
-    roofline_table,
-)
+from app.presenters.evaluations import comparison_table, evaluation_tiles, heat_table, roofline_table
 from app.presenters.models import pass_table, pass_tiles
 from app.presenters.shared import Row
 from cache_engine.insight.passes import ModelPass, Priced
