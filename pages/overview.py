@@ -240,10 +240,8 @@ def tiers() -> None:
     """Draws each tier's hit rate, and the distributions of compile and waiting times, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = overview.tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        tables.draw(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
+        tables.show(rates, kinds={"Hit rate": "share"}, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
-        if row["remote_sent"] or row["remote_dropped"]:
-            st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(overview.rate_words(row, day))
         if found := overview.lengths(row):

@@ -16,10 +16,8 @@ from app.presenters.cleaning import asked_keys
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
-from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.pack import SUFFIX, Pack
 from cache_engine.units import counted, human_bytes
@@ -89,16 +87,15 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     size = sum(row["stored_bytes"] for row in _expected(keys, archs))
     _check_size(size)
 
-    def chosen(record: Record) -> bool:
-        return not archs or record.arch in archs
-
-    def adapted(group: Group) -> bool:
-        return not archs or describe(group).arch in archs
-
     with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
         path = Path(folder) / f"kernels{SUFFIX}"
         named = [CacheKey(key) for key in context.ask(queries.names, sorted(keys))] if keys else None
-        exported = cache.admin.export(path, wanted=chosen, adapted=adapted, keys=named)
+        exported = cache.admin.export(
+            path,
+            wanted=lambda record: not archs or record.arch in archs,
+            adapted=lambda group: not archs or describe(group).arch in archs,
+            keys=named,
+        )
         _check_size(path.stat().st_size)
         return Made((keys, tuple(archs)), path.read_bytes(), exported)
 

@@ -12,7 +12,7 @@ from app import context, widgets
 from app.admin.cleanup import Progress, choose_rule, confirm, show_outcome
 from app.caches import entries, scan
 from app.components import tables
-from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
+from app.presenters.caches import CLEANED, DELETIONS, LEFT, cleaning_arguments, framework
 from app.presenters.cleaning import DAYS, OTHER_RULES, PREFIX, other_cleaning
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.cleanup import Cleaning, cleaning
@@ -91,16 +91,19 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "
         f"Of those chosen, {counted(len(document.left), 'entry', 'entries')} will stay."
     )
-    titles = scan.titles()
+    whose = framework(scan.titles())
     by_directory = [each for each in document.directories if each.entries]
     if len(by_directory) > 1:
-        tables.draw(by_directory, cleaned_columns(titles), key="by-directory")
+        tables.draw(by_directory, [whose, *CLEANED], key="by-directory")
     if document.entries:
-        tables.draw(document.entries, deletion_columns(titles), key="deletions")
+        tables.draw(document.entries, [whose, *DELETIONS], key="deletions")
     if document.left:
-        reasons = Counter((each.kind, each.path, each.reason) for each in document.left)
+        counts = Counter((each.kind, each.path, each.reason) for each in document.left)
+        reasons = [
+            {"kind": kind, "path": path, "reason": why, "count": count} for (kind, path, why), count in counts.items()
+        ]
         st.header("What stays, and why")
-        tables.draw(reasons.items(), left_columns(titles), key="staying")
+        tables.draw(reasons, [whose, *LEFT], key="staying")
     if any(each.no_safe_way for each in document.left) and not irs_only:
         st.caption("Once no process uses these caches, on any machine that shares the directory, this lists them:")
         kinds = tuple(dict.fromkeys(each.kind for each in document.left if each.no_safe_way))

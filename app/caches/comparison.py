@@ -25,7 +25,7 @@ _Found = tuple[Address, Entry]
 
 def draw() -> None:
     """Draws Compare for two entries of another framework's cache, which the address names."""
-    links.results_link()
+    widgets.results_link()
     left, right = st.columns(2)
     with left:
         first = _side("a")

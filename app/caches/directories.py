@@ -33,6 +33,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     if not places:
         return
     titles = scan.titles()
+    framework = caches.framework(titles)
     versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
     draw_tiles(caches.cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
@@ -42,11 +43,11 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     if parts:
         left.header("By part")
         with left:
-            tables.draw(parts, caches.part_columns(titles), key="parts")
+            tables.draw(parts, [framework, *caches.PARTS], key="parts")
     if days:
         right.header("Growth")
         with right:
-            tables.draw(reversed(days), caches.growth_columns(titles), key="growth")
+            tables.draw(reversed(days), [framework, *caches.GROWTH], key="growth")
         right.caption("What is there now. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")

@@ -27,7 +27,7 @@ SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
 def draw(heading: DeltaGenerator) -> None:
     """Draws the page of an entry; its title goes into ``heading``."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        links.results_link()
+        widgets.results_link()
         beside = st.container(horizontal=True)
     found = links.asked("cache", "entry")
     if found is None:

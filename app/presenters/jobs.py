@@ -47,12 +47,6 @@ _LONGEST = 120
 _ESTIMATE_FROM = 3
 
 
-def what_of(job: Job) -> str:
-    """The arguments of ``gemm-cache`` that a job runs, as text, cut if it is long."""
-    text = shlex.join(job.command)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
 def in_store(command: str, root: str) -> str:
     """A command of ``gemm-cache`` with the store that it uses, behind any variables that it sets."""
     return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
@@ -96,7 +90,10 @@ def called(job: Listed) -> str:
     if isinstance(job, SeenRun):
         archs = ", ".join(filter(None, job.run.archs)) or "the default target"
         return f"farm compile {job.run.table} for {archs}"[:_LONGEST]
-    return what_of(job) if isinstance(job, Job) else job.error[:_LONGEST]
+    if isinstance(job, LostJob):
+        return job.error[:_LONGEST]
+    text = shlex.join(job.command)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _state(job: Listed) -> str:

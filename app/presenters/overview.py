@@ -333,14 +333,6 @@ def _changed(period: ShownPeriod, column: str) -> str:
     return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
 
 
-TIER_COLUMNS = (
-    Column("Tier", "Tier"),
-    Column("Lookups", "Lookups", "count"),
-    Column("Hits", "Hits", "count"),
-    Column("Hit rate", "Hit rate", "share"),
-)
-
-
 def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
     """A row for each tier: its hits, and the lookups that reached it because no tier before it served them.
 
@@ -470,7 +462,7 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
     """
     if not settings.remote:
         return None
-    served = f"{counted(row[f'{kinds.REMOTE}_hits'], 'hit')}; {_waits(row)}"
+    served = counted(row[f"{kinds.REMOTE}_hits"], "hit")
     sent = f" {row['remote_sent']:,} sent, {row['remote_dropped']:,} dropped." if settings.writes_remote else ""
     words = f"{printable(settings.remote)}, {settings.remote_mode}: {served}.{sent}"
     if not (settings.reads_remote or settings.writes_remote):
@@ -487,12 +479,3 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
     return Check(
         "Remote", FINE, f"{words} It failed {ago} ({printable(failed['detail'])[:200]}), and was asked again {again}."
     )
-
-
-def _waits(row: Row) -> str:
-    """The number of lookups that waited for the remote, and how long they waited, in words."""
-    waited = distributions(row["spans"] or {}).get(kinds.REMOTE)
-    if waited is None or not waited.count:
-        return "no lookup has waited for it"
-    half, most = (human_ms(waited.quantile_ms(share)) for share in (0.5, 0.99))
-    return f"{counted(waited.count, 'lookup')} waited for it, half of them within {half}, 99% within {most}"
