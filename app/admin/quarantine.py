@@ -10,7 +10,7 @@ from app.presenters.admin import QUARANTINED, quarantine_properties
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.cleanup import QUARANTINE_S
 from cache_engine.upkeep.plan import DAY_S
-from cache_engine.upkeep.quarantine import Discarded, Item
+from cache_engine.upkeep.quarantine import Item
 
 SHOWN = 50
 _DONE, _SEEN = "outcome in quarantine", "items seen in quarantine"
@@ -74,11 +74,7 @@ def _draw_delete(items: list[Item], permitted: bool) -> None:
     confirmed = widgets.confirmed(question, count, key="confirm-delete", permitted=permitted)
     if st.button(label, icon=":material/delete_forever:", disabled=not confirmed):
         cache = context.cache()
-
-        def delete(by: str) -> Discarded:
-            return cache.admin.discard(items, by=by)
-
-        done = guard.act("Deletion failed.", delete)
+        done = guard.act("Deletion failed.", lambda by: cache.admin.discard(items, by=by))
         if done is not None:
             st.session_state[_DONE] = f"Deleted {counted(done.items, 'item')}, {human_bytes(done.stored_bytes)}."
             st.rerun()

@@ -238,8 +238,7 @@ NO_RESULT = (ValueError, RecursionError)
 
 def document_of(job: Job) -> Compiled | Timed:
     """The result of a job about one kernel; raises one of ``NO_RESULT``."""
-    document: type[Compiled | Timed] = Timed if job.command[:1] == ["time"] else Compiled
-    return msgspec.json.decode(job.result, type=document)
+    return result_of(job, Timed if job.command[:1] == ["time"] else Compiled)
 
 
 def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:
