@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import streamlit as st
@@ -53,7 +53,7 @@ LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
 
 
-def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
+def at_a_glance(record: Record, inspection: Inspection, known: Mapping[str, str]) -> set[str]:
     """Draws on one screen the kernel's tiling, resources, speed, demand, and life in the store.
 
     Returns the labels of all properties that it has shown.
@@ -67,7 +67,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
     life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     said: set[str] = set()
     for place, title, words in (
-        (left, "Resources", resource_words(inspection)),
+        (left, "Resources", resource_words(inspection, known)),
         (left, "Speed", speed_words(context.ask(summaries.timings, record.key), points)),
         (right, "In the cache", life),
         (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
@@ -83,12 +83,12 @@ def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
 def summary(record: Record) -> None:
     """Draws the first screen; below it the problem, the config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
-    said = at_a_glance(record, inspection)
+    words = described(record, when(record.created_at, context.timezone()))
+    said = at_a_glance(record, inspection, words)
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
         signature = cache.admin.signature(record.key)
-        words = described(record, when(record.created_at, context.timezone()))
         words = {name: text for name, text in words.items() if name not in said}
         tables.properties({**words, **({"Signature": signature} if signature else {})}, key="facts")
     with right:

@@ -6,7 +6,8 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import streamlit as st
 
@@ -29,7 +30,7 @@ _CAPTIONS = {
     "stale": "Kernels built by a compiler or a template that is no longer in use.",
     "foreign": "Kernels in a format that only another version of this program reads. No other rule deletes them.",
 }
-_SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
+_SEEN, _PLANNED, _OUTCOME, _ADDRESSED = "entries seen", "planned", "outcome of an act", "rule in the address"
 Progress = Callable[[float], None]
 """Called with the share of a deletion that is done."""
 FEW = 2_000
@@ -73,7 +74,8 @@ def draw(permitted: bool) -> None:
     if preview is None:
         return
     _draw_plan(preview)
-    confirm(len(preview.plan.victims), "kernel", permitted, lambda by, progress: _delete(preview.plan, by, progress))
+    count = len(preview.plan.victims)
+    confirm(count, counted(count, "kernel"), permitted, partial(_delete, preview.plan))
 
 
 def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], days: float | None = None) -> Row:
@@ -117,34 +119,31 @@ def _chosen_rule(rules: Mapping[str, str]) -> str:
     return rule
 
 
+def end_with(outcome: str) -> NoReturn:
+    """Draws the page again, after an act of the reader, with the outcome in words at the top."""
+    st.session_state[_OUTCOME] = outcome
+    st.rerun()
+
+
 def show_outcome() -> None:
-    """Draws the outcome of the deletion that the reader has confirmed before."""
-    if _CLEANED in st.session_state:
-        st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
+    """Draws the outcome of the act that ended before the page was drawn, if one did."""
+    if _OUTCOME in st.session_state:
+        st.success(st.session_state.pop(_OUTCOME), icon=":material/check_circle:")
 
 
-def confirm(
-    count: int,
-    noun: str,
-    permitted: bool,
-    delete: Callable[[str, Progress], str],
-    plural: str = "",
-    label: str = "",
-) -> None:
+def confirm(count: int, what: str, permitted: bool, delete: Callable[[str, Progress], str]) -> None:
     """Draws the typed confirmation of a deletion and its button; the page then shows the outcome.
 
     Args:
+        what: what is deleted, with its number, in words.
         delete: deletes what was shown, for the reader of this name, and says which share is done; returns the outcome
             in words.
-        plural: the plural of the noun, if that is not regular.
-        label: what is deleted, by default so many of the noun.
     """
     if not count:
         st.info("Nothing to delete.", icon=":material/check:")
         return
     confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm", permitted=permitted)
-    label = label or counted(count, noun, plural or f"{noun}s")
-    if not st.button(f"Delete {label}", type="primary", icon=":material/delete:", disabled=not confirmed):
+    if not st.button(f"Delete {what}", type="primary", icon=":material/delete:", disabled=not confirmed):
         return
     bar = st.progress(0.0, "Deleting…")
 
@@ -154,8 +153,7 @@ def confirm(
     done = guard.act("Deletion stopped.", lambda by: delete(by, progress))
     bar.empty()
     if done is not None:
-        st.session_state[_CLEANED] = done
-        st.rerun()
+        end_with(done)
 
 
 def _targets() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, widgets
+from app.admin.cleanup import end_with, show_outcome
 from app.components import tables
 from app.presenters.evaluations import CHIPS
 from app.presenters.saved_results import PRUNED
@@ -15,13 +16,11 @@ from cache_engine.units import counted, human_bytes
 
 SHOWN = 50
 BY_NAME = "as the file says"
-_DONE = "outcome of results"
 
 
 def draw(permitted: bool) -> None:
     """Draws the forms for pruning and for import of results."""
-    if _DONE in st.session_state:
-        st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
+    show_outcome()
     st.header("Prune")
     _draw_pruning(permitted)
     st.header("Import")
@@ -52,8 +51,7 @@ def _draw_pruning(permitted: bool) -> None:
     if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted, key=key):
         gone = guard.act("Pruning failed.", lambda by: context.cache().evaluations.prune(plan, by=by))
         if gone is not None:
-            st.session_state[_DONE] = f"Deleted {counted(gone, 'result')}."
-            st.rerun()
+            end_with(f"Deleted {counted(gone, 'result')}.")
 
 
 def _draw_import(permitted: bool) -> None:

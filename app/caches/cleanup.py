@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import streamlit as st
 
@@ -65,10 +66,8 @@ def draw(permitted: bool) -> None:
     document = cleaning(preview.chosen, preview.plans, {}, preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
-    of_irs = f"the IRs of {counted(count, 'entry', 'entries')}" if irs_only else ""
-    confirm(
-        count, "entry", permitted, lambda by, progress: _delete(preview, by, progress), plural="entries", label=of_irs
-    )
+    what = counted(count, "entry", "entries")
+    confirm(count, f"the IRs of {what}" if irs_only else what, permitted, partial(_delete, preview))
 
 
 def _versions() -> list[str]:

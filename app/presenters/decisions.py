@@ -172,7 +172,7 @@ def _grouped(
 
 def _why(row: Row) -> str:
     """The cause of a row's misses, in words."""
-    reason = row["latest"].reason
+    reason: str = row["latest"].reason
     return WHY.get(reason, reason)
 
 

@@ -238,7 +238,7 @@ NO_RESULT = (ValueError, RecursionError)
 
 def document_of(job: Job) -> Compiled | Timed:
     """The result of a job about one kernel; raises one of ``NO_RESULT``."""
-    return result_of(job, Timed if job.command[:1] == ["time"] else Compiled)
+    return result_of(job, Timed) if job.command[:1] == ["time"] else result_of(job, Compiled)
 
 
 def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:

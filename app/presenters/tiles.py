@@ -97,7 +97,7 @@ def _has_room(c: KernelConfig) -> bool:
 def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float) -> None:
     """Draws a strip of scales along the inner edge of A and of B; lines divide A and B where another scale begins."""
     broad = gap / 4
-    borders = []
+    borders: list[tuple[float, float, float, float]] = []
     _rectangle(figure, -gap - broad, 0, broad, c.block_m, _SCALES, 0.8)
     _rectangle(figure, 0, -gap - broad, c.block_n, broad, _SCALES, 0.8)
     if c.block_m // scales.a_rows <= _MOST_SCALES:
