@@ -29,8 +29,8 @@ def plain_values(data: bytes) -> Iterator[str | int | None]:
     """Yields the texts and whole numbers of a pickle in their order, and ``None`` for each other instruction.
 
     Raises:
-        Unread: when the bytes are no pickle, or have more than ``MOST_OPCODES`` instructions, or repeat texts of more than
-            ``MOST_PICKLE_BYTES`` letters; the values before that point have been yielded.
+        Unread: when the bytes are no pickle, or have more than ``MOST_OPCODES`` instructions, or repeat texts of more
+            than ``MOST_PICKLE_BYTES`` letters; the values before that point have been yielded.
     """
     remembered: dict[object, str] = {}
     stored, last, recalled = 0, None, 0

@@ -176,6 +176,8 @@ class Proofs:
         if proof is None and self._store is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
                 proof = read_proof(self._store.layout, one.name)
+        if proof is not None and (proof.family, proof.device) != (one.selection.family.name, one.device):
+            proof = None  # a file that was given another's name
         if proof is not None and proof.state != HINT:
             self._known[one.name] = proof
             return proof.state
