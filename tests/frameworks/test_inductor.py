@@ -185,6 +185,16 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
     assert made.exists()
 
 
+@pytest.mark.parametrize("value", ["x" * 1_000_000, -1, 2**60, True, 1.5, None, "\x1b[31m"])
+def test_what_is_no_number_is_neither_a_time_nor_a_count(value: object, tmp_path: Path) -> None:
+    at = place(tmp_path)
+    (file,) = next(at.path.glob(f"fxgraph/*/{GELU}*")).iterdir()
+    counts = dict.fromkeys(("generated_kernel_count", "_time_taken_ns"), value)
+    file.write_bytes(pickle.dumps({"runnable_graph_str": "# torch version: 9.9\n", **counts}))
+    entry = entries(at)[GELU]
+    assert (entry.version, entry.config, entry.compile_ms) == ("9.9", {}, None)
+
+
 def test_values_of_every_protocol_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for protocol in range(6):
         data = pickle.dumps({"a": 12, "b": ["x", "x\ud800", "a"], "c": 2**40}, protocol=protocol)
