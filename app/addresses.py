@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 STORED, OTHERS, BY_TARGET, SQL = VIEWS = ("This store", "Other frameworks", "By target", "SQL")
 """The names of the views of the page Kernels; each framework found on this machine is one more, under its title."""
+KIND = "framework of the entries"
+"""The name, in the session, of the kind of cache that the page Kernels lists alone."""
 ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
 """The names of the parts of the page Workload."""
 STORAGE: Mapping[str, tuple[str, ...]] = {

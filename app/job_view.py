@@ -1,8 +1,9 @@
-"""A job on the page: while it runs, after it ended, and in a list. Texts from a job's file are always plain text."""
+"""A job on the page: while it runs, and after it ended. Texts from a job's file are always plain text."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import streamlit as st
@@ -13,15 +14,12 @@ from app.components.figure import draw_tiles
 from app.presenters import jobs
 from app.presenters.downloads import dump_file
 from app.presenters.forms import choice_of, problem_of, shape_form, shown_of
-from app.views import farm
-from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
+from cache_engine.batch.jobs import CANCELED, DONE, RUNNING, Job
 from cache_engine.batch.results import Explained, Timed, Tuning, Warmed
 from cache_engine.errors import GemmCacheError
-from cache_engine.team.progress import Farm, SeenRun
 from cache_engine.units import counted
 
 POLL_S = 0.4
-LIST_POLL_S = 3.0
 ONE_KERNEL = ("compile", "time")
 TABLE, TUNE = "warm", "tune"
 _TOLD = {"log": "Compiler output", "excerpt": "Source at the errors", "flags": "Compiler flags"}
@@ -52,7 +50,7 @@ def follow(job_id: str) -> None:
             draw_tiles(tiles)
     elif job.stages:
         _stages(job)
-    _cancel_button(job)
+    cancel_button(job, partial(context.jobs().cancel, job_id))
 
 
 def ended(job: Job) -> None:
@@ -77,43 +75,8 @@ def ended(job: Job) -> None:
         _stages(job)
 
 
-@st.fragment(run_every=LIST_POLL_S)
-def job_list(followed: str = "") -> None:
-    """The jobs of the store, from every dashboard, and the runs of the farm; the farm's state beneath them.
-
-    Args:
-        followed: the job that the page follows above the list, with its own button to cancel it.
-    """
-    st.header("Jobs")
-    seen = farm.seen()
-    listed: list[jobs.Listed] = [*context.jobs().recent(), *(seen.runs if seen else ())]
-    listed.sort(key=lambda job: (jobs.is_running(job), jobs.started_at(job)), reverse=True)
-    if listed:
-        tables.draw(listed, jobs.job_columns(time.time()), key="jobs")
-        _cancel_one([job for job in listed if jobs.is_running(job) and jobs.id_of(job) != followed], seen)
-        st.caption(
-            f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
-            f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days; runs of a farm for a day."
-        )
-    else:
-        st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
-    farm.draw(seen)
-
-
-def _cancel_one(running: list[jobs.Listed], seen: Farm | None) -> None:
-    """Draws the choice of a running job, and the button that cancels it."""
-    by_id = {jobs.id_of(job): job for job in running}
-    if not by_id:
-        return
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = by_id[
-            st.selectbox("Running", list(by_id), format_func=lambda one: jobs.called(by_id[one]), key="running")
-        ]
-        _cancel_button(chosen, seen)
-
-
-def _cancel_button(job: jobs.Listed, seen: Farm | None = None) -> None:
-    """Draws the button that cancels a job; for a job of the store that was canceled before, it kills it.
+def cancel_button(job: jobs.Listed, cancel: Callable[[], None]) -> None:
+    """Draws the button that cancels a job; a job of the store that was canceled before, it kills.
 
     The two have keys of their own, so that a double click does not kill.
     """
@@ -128,14 +91,11 @@ def _cancel_button(job: jobs.Listed, seen: Farm | None = None) -> None:
         help=(None if again else finish) if given.granted else f"Off: {given.why_not}.",
     )
 
-    def cancel(_: str) -> bool:
-        if isinstance(job, SeenRun) and seen is not None:
-            farm.cancel(job.job, seen)
-        else:
-            context.jobs().cancel(jobs.id_of(job))
+    def act(_: str) -> bool:
+        cancel()
         return True
 
-    if pressed and guard.act("Could not cancel the job.", cancel):
+    if pressed and guard.act("Could not cancel the job.", act):
         st.rerun()
 
 
@@ -161,7 +121,6 @@ def _one_kernel(job: Job) -> None:
     if isinstance(document, Timed):
         _time(document)
     if not kernel.unpublished:
-        _texts(kernel.key)
         widgets.kernel_link("Open kernel", kernel.key)
 
 
@@ -186,27 +145,6 @@ def _time(document: Timed) -> None:
     draw_tiles(jobs.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
-    tables.show(jobs.timing_table(document), key="timing-table")
-
-
-def _texts(key: str) -> None:
-    """Draws the source and the compiler's log of the kernel, from the store."""
-    opened = context.cache()
-    try:
-        record = opened.find(key)
-        texts = {"Generated source": opened.text(record, "source"), "Compiler log": opened.text(record, "log")}
-    except GemmCacheError as error:
-        st.text(f"Could not load its source: {error}")
-        return
-    for label, text in texts.items():
-        with st.expander(label):
-            language = "python" if record.compiler == "triton" else "cpp"
-            st.code(
-                text[:_LONGEST] or "(empty)",
-                language=language if label == "Generated source" else None,
-                line_numbers=True,
-                height=480,
-            )
 
 
 def _table(job: Job) -> None:

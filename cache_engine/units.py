@@ -63,16 +63,6 @@ def human_us(us: float) -> str:
     return f"{value:,.{digits}f} {unit}"
 
 
-def bytes_unit(largest: float) -> tuple[str, float]:
-    """The unit that suits sizes up to ``largest`` bytes, and the bytes in one unit: ``("MiB", 1048576.0)``."""
-    unit, size = "B", 1.0
-    for name in ("KiB", "MiB", "GiB", "TiB"):
-        if largest < size * 1024:
-            break
-        unit, size = name, size * 1024
-    return unit, size
-
-
 def ms_unit(largest: float) -> tuple[str, float]:
     """The unit that suits durations up to ``largest`` milliseconds, and the milliseconds in one unit."""
     for name, length, below in (("µs", 1e-3, 1.0), ("ms", 1.0, 1e3), ("s", 1e3, 6e5), ("min", 6e4, 3.6e7)):

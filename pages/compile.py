@@ -16,7 +16,7 @@ from app.presenters.evaluations import slower_words
 from app.presenters.jobs import candidate_columns
 from app.presenters.shared import Row
 from app.presenters.speed import predicted, prediction_tiles
-from app.views import problem_form
+from app.views import job_list, problem_form
 from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.results import explained
 from cache_engine.batch.tuning import candidates
@@ -245,4 +245,4 @@ if job is not None:
         job_view.follow(job.id)
     else:
         job_view.ended(job)
-job_view.job_list("" if job is None else job.id)
+job_list.draw("" if job is None else job.id)

@@ -17,6 +17,7 @@ from app.presenters import kernel
 from app.presenters.decisions import DECISIONS
 from app.presenters.downloads import dump_file
 from app.presenters.evaluations import slower_words
+from app.presenters.forms import request_address
 from app.presenters.jobs import in_store
 from app.presenters.kernel import (
     EVENTS,
@@ -110,7 +111,10 @@ def reproduction(record: Record) -> None:
     st.header("Reproduce and download")
     st.code(reproducing_command(record, cache.settings, cache.layout.root), language=None, wrap_lines=True)
     problem, config = record.problem, record.config
+    asked = {}
     try:
+        choice = {"compiler": record.compiler, "family": record.family, "config": str(config)}
+        asked = request_address(problem.on(record.arch), **choice)
         found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)
         dump = {"Debug dump": (f"{record.key[:12]}-dump.zip", partial(dump_file, found))}
         st.caption(
@@ -136,6 +140,9 @@ def reproduction(record: Record) -> None:
             st.download_button(
                 label, data, file, "application/octet-stream", icon=":material/download:", on_click="ignore"
             )
+        if asked:
+            widgets.page_link("compile", "Open in Compile", "play_circle", **asked)
+            widgets.page_link("predict", "Open in Predict", "insights", **asked)
 
 
 def codes(record: Record) -> None:
@@ -259,6 +266,8 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
             else ""
         )
         st.code(command, language=None, wrap_lines=True)
+        if selection is not None:
+            widgets.page_link("compile", "Open in Compile", "play_circle", **request_address(selection.problem))
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:

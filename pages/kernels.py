@@ -110,10 +110,8 @@ def change_view() -> None:
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)
-    text = st.session_state.get(widgets.SEARCHED) or ""
-    for name in ("q", "words"):
-        st.session_state[name] = text
     st.query_params.pop("text", None)
+    st.session_state["q"] = st.session_state["words"] = st.session_state.get(widgets.SEARCHED) or ""
 
 
 cache = context.cache()
@@ -159,7 +157,7 @@ entered = search.text_input(
 with again:
     notes.draw_views(
         {
-            **{name: asked.get_all(name) for name in (*FACET_LABELS, "sort", "asc") if name in asked},
+            **{name: asked.get_all(name) for name in notes.PARAMETERS if name in asked},
             **({"q": [entered]} if entered else {}),
         }
     )

@@ -12,20 +12,10 @@ import streamlit as st
 from app import context, guard, widgets
 from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
-from app.presenters import overview
+from app.presenters import history, overview
 from app.presenters.architectures import stale_words
 from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
-from app.presenters.history import (
-    SPANS,
-    Span,
-    compile_figure,
-    history_columns,
-    hit_figure,
-    length_figure,
-    starts,
-    step_name,
-    within,
-)
+from app.presenters.history import SPANS, Span, named_steps, starts, within
 from app.presenters.jobs import job_columns
 from app.presenters.proofs import proof_checks
 from app.presenters.shared import total
@@ -169,7 +159,7 @@ def period(name: str, span: Span) -> overview.ShownPeriod:
             "From – to",
             steps,
             (first, last),
-            format_func=lambda start: step_name(start, span, zone),
+            format_func=named_steps(steps, span, zone).__getitem__,
             key=key,
             on_change=keep_part,
             args=(key, steps[0], steps[-1]),
@@ -202,14 +192,14 @@ def over_time(shown: overview.ShownPeriod, span: Span) -> None:
         return
     left, middle, right = st.columns(3)
     with left:
-        figure.draw(hit_figure(rows, steps, span, zone), key="hit-figure")
+        figure.draw(history.hit_figure(rows, steps, span, zone), key="hit-figure")
     with middle:
-        figure.draw(compile_figure(rows, steps, span, zone), key="compile-figure")
+        figure.draw(history.compile_figure(rows, steps, span, zone), key="compile-figure")
     with right:
         lengths = context.ask(summaries.compile_spread, span.step_s, span.since(now))
-        figure.draw(length_figure(lengths, steps, span, zone), key="length-figure")
+        figure.draw(history.length_figure(lengths, steps, span, zone), key="length-figure")
     with st.expander("Show data table"):
-        tables.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
+        tables.draw(reversed(rows), history.history_columns(span, zone), key="history", label="History")
 
 
 def missed(shown: overview.ShownPeriod) -> None:
@@ -219,10 +209,17 @@ def missed(shown: overview.ShownPeriod) -> None:
     if not misses:
         st.caption("No misses in the log of decisions in this time.")
         return
-    compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
+    keys = sorted({miss.key for miss in misses})
+    compared = sorted({miss.key for miss in misses[:MOST_COMPARED]})
+    context.ask_ahead(
+        context.question(summaries.compile_ms_of, keys),
+        context.question(summaries.shapes_of, keys),
+        context.question(summaries.nearest_of, compared),
+    )
+    compile_ms = context.ask(summaries.compile_ms_of, keys)
     tables.draw(cause_table(misses, compile_ms), CAUSES, key="causes", label="Causes of misses")
     st.caption("Cost: the time of compiling, as last measured. A cause leads to its misses in the log of decisions.")
-    by_shape = overview.miss_rows(misses, compile_ms, context.ask(summaries.shapes_of, sorted(compile_ms)))
+    by_shape = overview.miss_rows(misses, compile_ms, context.ask(summaries.shapes_of, keys))
     if by_shape:
         tables.draw(
             by_shape[:MOST_SHOWN],
@@ -230,13 +227,13 @@ def missed(shown: overview.ShownPeriod) -> None:
             key="miss-shapes",
             label="Misses by shape and target",
         )
-    nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
+    nearest = context.ask(summaries.nearest_of, compared)
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
     titles = context.titles(row["Key"] for row in rows)
     rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
-    shown = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
+    filled = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
     with st.expander("The kernels that cost the most"):
-        tables.draw(rows, MISSES, key="misses", label="Misses", only=shown)
+        tables.draw(rows, MISSES, key="misses", label="Misses", only=filled)
         st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 

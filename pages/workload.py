@@ -12,15 +12,14 @@ import streamlit as st
 from app import context, guard, job_view, widgets
 from app.addresses import ASKED_FOR, OF_A_MODEL, RUNS, WORKLOADS
 from app.components import figure, into_view, tables
-from app.components.figure import draw_tiles
 from app.presenters import workload as shown
-from app.presenters.forms import command_of, model_values, table_form
+from app.presenters.forms import command_of, model_values, request_address, table_form
 from app.presenters.shared import Row
 from app.search_limit import SHORTER_RANGE, advice
 from app.views import runs
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate
-from cache_engine.cache.demand.report import DemandReport, models_like
+from cache_engine.cache.demand.report import DemandReport, in_words, models_like
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, IndexUnavailable, SearchStopped, StoreError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
@@ -55,6 +54,14 @@ def demanded(span: str) -> Demand | None:
         return None
 
 
+def state() -> tuple[str, int]:
+    """The store and the generation of its index, by which choices of kernels are cached: timings change them."""
+    try:
+        return str(context.cache().layout.root), context.generation()
+    except IndexUnavailable:  # then the last answers are shown
+        return str(context.cache().layout.root), -1
+
+
 def asked_for() -> None:
     """Draws the matrix of what programs asked for."""
     left, right = st.columns([4, 1], vertical_alignment="bottom")
@@ -70,21 +77,15 @@ def asked_for() -> None:
         widgets.page_link("compile", "Compile a kernel", "play_circle")
         again()
         return
-    draw_tiles(shown.demand_tiles(report))
+    st.text(shown.demand_words(report))
     since = f"Counting began {human_age(report.at - ledger.since)}."
     decay = "" if report.half_life_s == math.inf else f"A launch counts half after {report.half_life_s / 3600:g} hours."
     st.caption(f"{since} {decay} {shown.source_words(report)}")
-    all_rows, rows, choices = asked_rows(report), list[list[WorkCell]](), 0
-    for shares in all_rows[:MOST_ROWS]:
-        if choices > MOST_CHOICES:
-            break
-        row = [asked_cell(context.cache(), share, ledger.sketches[share.shape]) for share in shares if share.shape]
-        choices += sum(len(kernel.ms) for cell in row for kernel in cell.kernels)
-        rows.append(row)
+    rows, count = most_asked((*state(), span, report.at), found)
     kept = ({} if span == shown.NOW else {"span": span}) | ({"missing": "true"} if only_missing else {})
     matrix(rows, found, kept, only_missing=only_missing)
-    if len(rows) < len(all_rows):
-        st.caption(f"The {len(rows):,} shapes with the most demand, of {len(all_rows):,}; gemm-cache demand lists all.")
+    if len(rows) < count:
+        st.caption(f"The {len(rows):,} shapes with the most demand, of {count:,}; gemm-cache demand lists all.")
     models = models_like(report)
     if models:
         with st.expander("Models with these shapes"):
@@ -93,6 +94,20 @@ def asked_for() -> None:
             name = models[0].name
             st.button(f"What {name} needs", icon=":material/grid_on:", on_click=show_model, args=(name,))
     again()
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def most_asked(of: tuple[object, ...], _found: Demand) -> tuple[list[list[WorkCell]], int]:  # noqa: ARG001
+    """The cells of the shapes with the most demand, and the number of all; cached: choosing kernels takes 0.1 s."""
+    ledger, report = _found
+    all_rows, rows, choices = asked_rows(report), list[list[WorkCell]](), 0
+    for shares in all_rows[:MOST_ROWS]:
+        row = [asked_cell(context.cache(), share, ledger.sketches[share.shape]) for share in shares if share.shape]
+        choices += sum(len(kernel.ms) for cell in row for kernel in cell.kernels)
+        rows.append(row)
+        if choices > MOST_CHOICES:
+            break
+    return rows, len(all_rows)
 
 
 def show_model(name: str) -> None:
@@ -119,11 +134,7 @@ def of_a_model() -> None:
     if found is None:
         return
     try:
-        generation = context.generation()
-    except IndexUnavailable:  # then the last answers are shown
-        generation = -1
-    try:
-        cells = covered(str(context.cache().layout.root), generation, model, dtype, tuple(archs))
+        cells = covered(state(), model, dtype, tuple(archs))
     except GemmCacheError as error:
         widgets.problem("Could not work out this model's kernels.", str(error))
         return
@@ -134,14 +145,14 @@ def of_a_model() -> None:
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001 (timings choose configs)
+def covered(of: tuple[str, int], model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001
     """The kernels of a model's shapes on each target; cached, because choosing them takes 50 ms."""
     return coverage(context.cache(), wanted(model_shapes(model), DType(dtype), archs))
 
 
 def states_of(rows: Sequence[Sequence[WorkCell]]) -> shown.States:
     """The states of all kernels of these cells."""
-    keys = sorted({kernel.key for row in rows for cell in row for kernel in cell.kernels})
+    keys: list[str] = sorted({kernel.key for row in rows for cell in row for kernel in cell.kernels})
     stored = context.ask(queries.names, keys)
     missing = [key for key in keys if key not in stored]
     departed = context.ask(queries.departed, missing) if missing else {}
@@ -159,10 +170,10 @@ def matrix(
     """
     ledger, report = found
     states = states_of(rows)
-    shape, target = st.query_params.get("shape", ""), st.query_params.get("target", "")
-    name = shown.cell_name(shape, target)
+    # An address of an older version has the target at the end of the shape.
+    name = f"{st.query_params.get('shape', '')} {st.query_params.get('target', '')}".strip()
     cells = [cell for row in rows for cell in row]
-    chosen = next((one for one in cells if name == shown.cell_name(shown.shape_words(one.shape), one.shape.arch)), None)
+    chosen = next((one for one in cells if in_words(one.shape) == name), None)
     if chosen is None and job is None:  # a shape with less demand than those that are drawn
         share = next((one for one in report.shares if one.shape and one.name == name), None)
         chosen = asked_cell(context.cache(), share, ledger.sketches[share.shape]) if share and share.shape else None
@@ -184,44 +195,52 @@ def matrix(
         one_cell(chosen, found, states, is_busy=is_busy)
     elif name:
         st.info("The link asks for a shape and target that this matrix does not have.", icon=":material/link_off:")
+    if st.toggle("List all kernels", key="all", bind="query-params"):  # no expander: what is closed costs as much
+        list_kernels(drawn, found, states, key="kernels", missing=only_missing)
+
+
+def list_kernels(
+    rows: Sequence[Sequence[WorkCell]], found: Demand, states: shown.States, *, key: str, missing: bool = False
+) -> None:
+    """Draws a table of all kernels of these cells, or of those that are missing."""
+    ledger, report = found
     times = context.cache().demand.times()
-    asked = (cell.shape for row in drawn for cell in row if cell.shape in ledger.sketches)
-    times.predict_ahead({one: [m for m, _ in ledger.sketches[one].spread()] for one in asked})
-    with st.expander("All kernels in this matrix"):
-        all_kernels = [
-            kernel
-            for row in drawn
-            for cell in row
-            for kernel in shown.kernel_rows(cell, kernel_shares(cell, ledger, times, report.total))
-            if not only_missing or (kernel[1] is not None and kernel[1].key not in states.stored)
-        ]
-        tables.draw(all_kernels, shown.kernel_columns(states, of_one=False), key="kernels")
+    cells = [cell for row in rows for cell in row]
+    sketches = {cell.shape: ledger.sketches[cell.shape] for cell in cells if cell.shape in ledger.sketches}
+    times.predict_ahead({shape: [m for m, _ in sketch.spread()] for shape, sketch in sketches.items()})
+    kernels = [
+        (cell, kernel, share)
+        for cell in cells
+        for kernel, share in zip(cell.kernels, kernel_shares(cell, ledger, times, report.total), strict=True)
+        if not missing or kernel.key not in states.stored
+    ]
+    tables.draw(kernels, shown.kernel_columns(states, of_one=len(cells) == 1), key=key)
 
 
 def one_cell(cell: WorkCell, found: Demand, states: shown.States, *, is_busy: bool) -> None:
     """Draws a cell: how often each m was asked for, its kernels, and the job that compiles the missing ones."""
-    ledger, report = found
-    words, arch = shown.shape_words(cell.shape), cell.shape.arch
-    into_view("cell", f"{words} {arch}")
+    into_view("cell", in_words(cell.shape))
     st.header("Chosen cell")
-    st.code(f"{words} {arch}".strip(), language=None, wrap_lines=True)
-    missing, sketch = cell.missing(states.stored), ledger.sketches.get(cell.shape)
+    st.code(in_words(cell.shape), language=None, wrap_lines=True)
+    missing, sketch = cell.missing(states.stored), found[0].sketches.get(cell.shape)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(shown.stored_words([cell], states.stored), width="content")
         search = f"n={cell.shape.n} k={cell.shape.k}"
-        widgets.page_link("kernels", "Stored kernels of this n and k", "memory", text=search, arch=arch)
+        widgets.page_link("kernels", "Stored kernels of this n and k", "memory", text=search, arch=cell.shape.arch)
+        if cell.kernels:
+            asked = request_address(cell.kernels[0].selection.problem)
+            widgets.page_link("compile", "Open in Compile", "tune", **asked)
     if not is_busy and missing:
-        made = shown.shape_job(table_form(context.cache().settings.default_arch), cell.shape, missing)
-        if made is None:
-            st.caption("A newer version asked for this shape; this one cannot compile it.")
-        else:
-            compile_missing("compile-cell", missing, *made)
+        form = table_form(context.cache().settings.default_arch)
+        compile_missing("compile-cell", missing, *shown.shape_job(form, missing))
     if sketch is None:
         st.caption("Programs have not asked for it, so no m is known.")
     else:
         figure.draw(shown.m_figure(sketch), key="sizes")
-    shares = kernel_shares(cell, ledger, context.cache().demand.times(), report.total)
-    tables.draw(shown.kernel_rows(cell, shares), shown.kernel_columns(states, of_one=True), key="cell-kernels")
+    if cell.kernels:
+        list_kernels([[cell]], found, states, key="cell-kernels")
+    else:
+        st.text(f"No kernel can serve it: {cell.refused}")
     if cell.share is not None and not cell.operation and len(sketch.spread() if sketch else ()) > MOST_SIZES:
         st.caption(f"Kernels of the {MOST_SIZES} m that were asked for most often.")
 
@@ -289,9 +308,9 @@ def again() -> None:
         return
     if len(found) > MOST_AGAIN:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
-    last = found[:MOST_AGAIN]
-    compile_ms = context.ask(summaries.compile_times, [one.key for one in last])
-    tables.draw(last, shown.again_columns(compile_ms, context.titles(one.key for one in last)), key="again")
+    found = found[:MOST_AGAIN]
+    compile_ms = context.ask(summaries.compile_times, [one.key for one in found])
+    tables.draw(found, shown.again_columns(compile_ms, context.titles(one.key for one in found)), key="again")
 
 
 st.title("Workload")

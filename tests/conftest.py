@@ -132,8 +132,8 @@ SAMPLE = (
 
 # About what a compile makes, takes or reports; and those for a real GPU.
 _COMPILING = {
-    "tests/compilers", "tests/gpu", "tests/ptx", "tests/conformance/test_compilers.py",
-    "tests/cache/test_debug_dump.py", "tests/cache/test_descriptors.py", "tests/cache/test_reproduction.py",
+    "tests/compilers", "tests/gpu", "tests/conformance/test_compilers.py", "tests/cache/test_debug_dump.py",
+    "tests/cache/test_descriptors.py", "tests/cache/test_reproduction.py",
 }  # fmt: skip
 
 

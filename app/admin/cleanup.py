@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
@@ -29,6 +30,8 @@ _CAPTIONS = {
     "foreign": "Kernels in a format that only another version of this program reads. No other rule deletes them.",
 }
 _SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
+Progress = Callable[[float], None]
+"""Called with the share of a deletion that is done."""
 FEW = 2_000
 """The most kernels in a store for which the preview is made at once, in a fraction of a second; else a button asks."""
 
@@ -81,7 +84,7 @@ def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], 
         days: the default number of days; by default that of the settings.
     """
     values: Row = {"rule": _chosen_rule(rules), "keys": st.query_params.get("keys", "")}
-    rule, bound = values["rule"], {"bind": "query-params", "width": 320}
+    rule, bound = values["rule"], dict[str, Any](bind="query-params", width=320)
     if rule == "expired":
         most = context.cache().settings.expire_days if days is None else days
         values["days"] = st.number_input("Days", 0.0, 36_500.0, most, format="%g", key="days", **bound)
@@ -124,7 +127,7 @@ def confirm(
     count: int,
     noun: str,
     permitted: bool,
-    delete: Callable[[str, Callable[[float], object]], str],
+    delete: Callable[[str, Progress], str],
     plural: str = "",
     label: str = "",
 ) -> None:
@@ -144,7 +147,11 @@ def confirm(
     if not st.button(f"Delete {label}", type="primary", icon=":material/delete:", disabled=not confirmed):
         return
     bar = st.progress(0.0, "Deleting…")
-    done = guard.act("Deletion stopped.", lambda by: delete(by, lambda part: bar.progress(min(1.0, part), "Deleting…")))
+
+    def progress(part: float) -> None:
+        bar.progress(min(1.0, part), "Deleting…")
+
+    done = guard.act("Deletion stopped.", lambda by: delete(by, progress))
     bar.empty()
     if done is not None:
         st.session_state[_CLEANED] = done
@@ -249,7 +256,7 @@ def _draw_plan(preview: Preview) -> None:
             tables.draw(left, LEFTOVERS, key="leftovers")
 
 
-def _delete(plan: EvictionPlan, by: str, progress: Callable[[float], object]) -> str:
+def _delete(plan: EvictionPlan, by: str, progress: Progress) -> str:
     # In any case, even if the reader leaves the page: the plan no longer describes the store.
     del st.session_state[_PLANNED], st.session_state[_SEEN]
     count = len(plan.victims)

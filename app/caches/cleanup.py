@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import streamlit as st
 
 from app import context, widgets
-from app.admin.cleanup import choose_rule, confirm, show_outcome
+from app.admin.cleanup import Progress, choose_rule, confirm, show_outcome
 from app.caches import entries, scan
 from app.components import tables
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
-from app.presenters.cleaning import DAYS, OTHER_RULES, other_cleaning
+from app.presenters.cleaning import DAYS, OTHER_RULES, PREFIX, other_cleaning
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.cleanup import Cleaning, cleaning
 from cache_engine.frameworks.deletion import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
@@ -42,12 +41,18 @@ def draw(permitted: bool) -> None:
     st.caption(
         "Deletes in ways that fail no process that uses the cache meanwhile; where no such way is known, entries stay."
     )
-    takes = entries.chosen()
+    takes = entries.chosen(prefix=PREFIX)
     values = choose_rule(OTHER_RULES, _versions, DAYS)
     irs_only = st.toggle("Only their IRs: the kernels stay cached", key="irs", bind="query-params")
     try:
         rules, _ = other_cleaning(
-            {**values, "words": takes.text, "kind": takes.kinds, "arch": takes.archs, "state": takes.states}
+            {
+                **values,
+                f"{PREFIX}words": takes.text,
+                f"{PREFIX}kind": takes.kinds,
+                f"{PREFIX}arch": takes.archs,
+                f"{PREFIX}state": takes.states,
+            }
         )
     except GemmCacheError as error:
         widgets.problem("Could not build the preview.", str(error))
@@ -105,7 +110,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
         widgets.command("caches", "clean", *cleaning_arguments(rules, kinds), "--offline")
 
 
-def _delete(preview: Preview, by: str, progress: Callable[[float], object]) -> str:
+def _delete(preview: Preview, by: str, progress: Progress) -> str:
     # In any case, even if the reader leaves the page: the plan no longer describes the caches.
     del st.session_state[_PLANNED]
     plans = {place: plan for place, plan in preview.plans.items() if isinstance(plan, DeletePlan) and plan.deletions}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app import context, widgets
+from app.addresses import KIND
 from app.caches import links, scan
 from app.components import listing
 from app.presenters.caches import entry_columns
@@ -38,6 +39,7 @@ def draw(kind: str | None) -> None:
         st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)
     picked = tuple(map(Address.parse, listing.picked(_LIST)))
     wanted = chosen(kind)
+    st.session_state[widgets.SEARCHED], st.session_state[KIND] = wanted.text, kind
     asked = st.query_params
     sort = asked["sort"] if asked.get("sort") in queries.SORTS else next(iter(queries.SORTS))
     ascending = asked.get("asc") == "true"
@@ -72,24 +74,31 @@ def sort_by(order: str, ascending: bool) -> None:
     st.query_params.update({"sort": order, "asc": str(ascending).lower()})
 
 
-def chosen(kind: str | None) -> EntryFilter:
-    """Draws the search field and the lists of choices, which are part of the page's address; returns their filter."""
+def chosen(kind: str | None = None, prefix: str = "") -> EntryFilter:
+    """Draws the search field and the lists of choices, which are part of the page's address; returns their filter.
+
+    Args:
+        kind: the only framework, which then is no choice.
+        prefix: put before the fields' names in the address. A field keeps its value where another page has one of its
+            name, and what was searched for must not limit a cleaning.
+    """
+    asked = st.query_params
     text = st.text_input(
-        # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.
-        "Search", st.query_params.get("q", ""), key="words", bind="query-params", type="search", live=True,
-        max_chars=200, placeholder="Words of name, target, version, config or id", label_visibility="collapsed",
+        "Search", asked.get("words", "") if prefix else "", key=f"{prefix}words", bind="query-params", type="search",
+        live=True, max_chars=200, placeholder="Words of name, target, version, config or id",
+        label_visibility="collapsed",
     )  # fmt: skip
-    st.session_state[widgets.SEARCHED] = text
-    if kind is not None:
-        st.session_state["kind"] = [kind]  # for the header's Command
     columns = iter(st.columns(2 if kind else 3))
 
-    def choose(label: str, key: str, values: Iterable[str]) -> tuple[str, ...]:
+    def choose(label: str, name: str, values: Iterable[str]) -> tuple[str, ...]:
+        known = sorted(values)
+        given = [value for value in asked.get_all(name) if prefix and value in known]  # of an older link
         return tuple(
             next(columns).multiselect(
-                label, sorted(values), key=key, bind="query-params", placeholder=label, label_visibility="collapsed"
+                label, known, given, key=f"{prefix}{name}", bind="query-params", placeholder=label,
+                label_visibility="collapsed",
             )
-        )
+        )  # fmt: skip
 
     def found(column: str) -> set[str]:
         return {str(row["value"]) for row in context.ask(queries.counted, column)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -40,7 +41,7 @@ def draw_rows(
 
     What differs from the baseline stands out; a number has its difference to the baseline's behind it.
     """
-    cells = [
+    cells: list[list[dict[str, Any]]] = [
         [{"text": name}, *(_cell(Pair(name, values[0], value), show, differ) for value in values)]
         for name, values in rows.items()
     ]
@@ -49,7 +50,7 @@ def draw_rows(
     )
 
 
-def _cell(pair: Pair, show: Callable[[Value], str], differ: Callable[[Pair], str]) -> dict[str, object]:
+def _cell(pair: Pair, show: Callable[[Value], str], differ: Callable[[Pair], str]) -> dict[str, Any]:
     text, by = show(pair.second), differ(pair)
     number = {} if pair.second is None or isinstance(pair.second, str) else {"value": pair.second}
     if not pair.differs:

@@ -45,6 +45,8 @@ OLD_RULES = {
 }  # fmt: skip
 """For each name of a rule in an address of an earlier version: its present name."""
 SIZE, KEEP, SHARE, DAYS = "1GiB", 1000, 50, 30.0
+PREFIX = "c_"
+"""Put before the names in the filter of other frameworks' cleaning, which a search elsewhere must not limit."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
@@ -100,10 +102,10 @@ def other_cleaning(values: Values) -> tuple[CleaningRules, list[str] | None]:
         UsageError: when the size is invalid.
     """
     rule, irs = rule_in(values, OTHER_RULES), values.get("irs") in (True, "true")
-    kinds, archs, states = (tuple(several(values.get(name))) for name in ("kind", "arch", "state"))
+    kinds, archs, states = (tuple(several(values.get(f"{PREFIX}{name}"))) for name in ("kind", "arch", "state"))
     versions = tuple(several(values.get("versions"))) or ("",)  # none chosen: none deleted
     rules = CleaningRules(
-        EntryFilter(str(values.get("words") or ""), kinds, archs, states),
+        EntryFilter(str(values.get(f"{PREFIX}words") or ""), kinds, archs, states),
         unused_days=_number(values.get("days"), DAYS) if rule == "expired" else None,
         versions=versions if rule == "versions" else (),
         max_bytes=parse_bytes(str(values.get("size", SIZE) or "")) if rule == "bytes" else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, SQL, STORAGE, STORED
+from app.addresses import BY_TARGET, KIND, OF_A_MODEL, OTHERS, SQL, STORAGE, STORED
 from app.presenters.cleaning import other_cleaning, own_cleaning, several
 from app.presenters.forms import (
     AS_INPUTS,
@@ -62,7 +62,7 @@ def _kernels(values: Values, _: str) -> tuple[str, ...]:
     if values.get("view") == BY_TARGET:
         return ("stats", "--by", "arch")
     if values.get("view") not in (None, STORED, SQL):  # entries of one framework or of all
-        kinds = [f"--kind={kind}" for kind in several(values.get("kind"))]
+        kinds = [f"--kind={kind}" for kind in several(values.get(KIND) or values.get("kind"))]
         return ("caches", "ls", *([str(values["words"])] if values.get("words") else []), *kinds)
     text = str(values.get("q") or values.get("text") or "").split()
     options = [f"--{facet}={value}" for facet in FACETS[:4] for value in several(values.get(facet))]

@@ -277,6 +277,16 @@ def address_of(form: Iterable[Field], values: Row) -> dict[str, list[str]]:
     return {one.key: one.in_address(values[one.name]) for one in form if one.name in values}
 
 
+def request_address(problem: GemmProblem, **choice: str) -> dict[str, list[str]]:
+    """The parameters of an address of Compile or Predict for a problem; its compiler, family and config are automatic.
+
+    Args:
+        choice: a ``compiler``, a ``family`` or a ``config`` that is not automatic.
+    """
+    form = shape_form(str(problem.arch))
+    return address_of(form, {one.name: one.default for one in form} | values_of(problem) | choice)
+
+
 def present_names(asked: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """The parameters of an address; fields of the form under the names, and with the values, that they have now.
 

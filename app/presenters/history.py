@@ -74,7 +74,7 @@ _MOST_STEPS = 1000  # a clock far off would make more
 
 def hit_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
     """Lookups by the tier that served them; each bar also says its share of the lookups of its step."""
-    named = _named(steps, span, zone)
+    named = named_steps(steps, span, zone)
     asked = {row["start"]: row for row in rows if _lookups(row)}
     series = []
     for column, name, colour, pattern in _TIERS:
@@ -91,7 +91,7 @@ def hit_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzin
 
 def compile_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
     """Compile time spent, and compile time saved by hits, as two bars for each step."""
-    named = _named(steps, span, zone)
+    named = named_steps(steps, span, zone)
     unit, length = ms_unit(max((row[column] / 1e3 for row in rows for column, *_ in _TIMES), default=0.0))
     found = {row["start"]: row for row in rows}
     series = []
@@ -104,7 +104,7 @@ def compile_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: 
 
 def length_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
     """The kernels of the store by when they were compiled and how long that took, as ``summaries.compile_spread``."""
-    named = _named(steps, span, zone)
+    named = named_steps(steps, span, zone)
     counts = {(row["start"], row["class"]): row["kernels"] for row in rows}
     series = []
     for place, (name, colour, pattern) in enumerate(_LENGTHS):
@@ -159,14 +159,9 @@ def within(steps: Sequence[int], first: str, last: str) -> tuple[int, int]:
     return found[0], found[-1]
 
 
-def _named(steps: Sequence[int], span: Span, zone: tzinfo) -> dict[int, str]:
-    """For the start of each step, in seconds since 1970: its text on the clock."""
-    return {start: step_name(start, span, zone) for start in steps}
-
-
-def step_name(start: int, span: Span, zone: tzinfo) -> str:
-    """The start of a step in words: on the reader's clock or, for days, in UTC."""
-    return when(start, _zone(span, zone))
+def named_steps(steps: Sequence[int], span: Span, zone: tzinfo) -> dict[int, str]:
+    """For the start of each step, in seconds since 1970: its text on the reader's clock or, for days, in UTC."""
+    return {start: when(start, _zone(span, zone)) for start in steps}
 
 
 def _over_time(

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from app.presenters.columns import Column
-from app.presenters.shared import Row, Tile
+from app.presenters.shared import Tile
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
 from cache_engine.batch.results import Compiled, Explained, Timed, Tuning, Warmed
 from cache_engine.batch.tuning import Candidate
@@ -295,7 +295,12 @@ def timing_tiles(document: Timed) -> list[Tile]:
     check = "The result is verified." if document.verified else "WRONG RESULT."
     launches = f"Median of {document.repeats:,} launches, each with a cold L2 cache. {check}"
     tiles = [
-        Tile("Median", human_ms(document.median_us / 1e3), launches),
+        Tile(
+            "Median",
+            human_ms(document.median_us / 1e3),
+            launches,
+            change=f"{human_ms(document.p10_us / 1e3)} to {human_ms(document.p90_us / 1e3)}, 10th to 90th percentile",
+        ),
         Tile("Speed", f"{document.tflops:,.1f} TFLOP/s", f"2·m·n·k·batch ÷ median. {check}"),
     ]
     if document.reference_median_us is not None:
@@ -305,14 +310,3 @@ def timing_tiles(document: Timed) -> list[Tile]:
             ratio = f"{document.speed_ratio:.2f}×"
             tiles.append(Tile("Speed-up vs reference", ratio, "Above 1: faster than the reference."))
     return tiles
-
-
-def timing_table(document: Timed) -> list[Row]:
-    """The times of a timing in µs, a row for each: percentiles of the kernel, and the median of the reference."""
-    times = {
-        "10th percentile": document.p10_us,
-        "median": document.median_us,
-        "90th percentile": document.p90_us,
-        "reference, median": document.reference_median_us,
-    }
-    return [{"Time": name, "µs": us} for name, us in times.items() if us is not None]

@@ -367,54 +367,42 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
     return rows
 
 
-@dataclass(slots=True)
-class MissCell:
-    """The misses of one shape on one target.
-
-    Attributes:
-        ms: the compile time that they cost, in milliseconds, as far as it is known.
-    """
-
-    shape: Shape
-    misses: int = 0
-    ms: float = 0.0
+Missed = tuple[Shape, int, float]
+"""A shape with its target, the number of its misses, and the milliseconds of compiling that they cost, if known."""
 
 
 def miss_rows(
     misses: Iterable[Decision], compile_ms: Mapping[str, float], shapes: Mapping[str, Shape]
-) -> list[dict[str, MissCell]]:
+) -> list[dict[str, Missed]]:
     """For each shape, its misses by target; the shape whose misses cost the most compile time comes first.
 
     Args:
         compile_ms, shapes: compile times and shapes by key; misses of kernels without a shape are left out.
     """
-    rows: dict[str, dict[str, MissCell]] = {}
+    rows: dict[str, dict[str, Missed]] = {}
     for miss in misses:
         if (shape := shapes.get(miss.key)) is not None:
-            cell = rows.setdefault(shape_words(shape), {}).setdefault(shape.arch, MissCell(shape))
-            cell.misses += 1
-            cell.ms += compile_ms.get(miss.key, 0.0)
-    return sorted(rows.values(), key=lambda row: -sum(cell.ms for cell in row.values()))
+            row = rows.setdefault(shape_words(shape), {})
+            _, count, ms = row.get(shape.arch, (shape, 0, 0.0))
+            row[shape.arch] = shape, count + 1, ms + compile_ms.get(miss.key, 0.0)
+    return sorted(rows.values(), key=lambda row: -sum(ms for *_, ms in row.values()))
 
 
-def miss_columns(rows: Sequence[Mapping[str, MissCell]]) -> list[Column]:
+def miss_columns(rows: Sequence[Mapping[str, Missed]]) -> list[Column]:
     """The columns of ``miss_rows``: each cell is the cost of its misses, and leads to the cell of Workload."""
-    cells = [cell for row in rows for cell in row.values()]
-    most = max((cell.ms for cell in cells), default=0.0) or 1.0
+    most = max((ms for row in rows for *_, ms in row.values()), default=0.0) or 1.0
 
     def target(arch: str) -> Column:
         return Column(
             arch,
-            lambda row: cell_address(row[arch].shape) if arch in row else None,
+            lambda row: cell_address(row[arch][0]) if arch in row else None,
             "link",
-            lambda row: (
-                f"{counted(row[arch].misses, 'miss', 'misses')}, {human_ms(row[arch].ms)}" if arch in row else ""
-            ),
-            weight=lambda row: row[arch].ms / most if arch in row else None,
+            lambda row: f"{counted(row[arch][1], 'miss', 'misses')}, {human_ms(row[arch][2])}" if arch in row else "",
+            weight=lambda row: row[arch][2] / most if arch in row else None,
         )
 
-    archs = in_order(cell.shape.arch for cell in cells)
-    return [Column("Shape", lambda row: shape_words(next(iter(row.values())).shape)), *map(target, archs)]
+    shape = Column("Shape", lambda row: shape_words(next(iter(row.values()))[0]))
+    return [shape, *map(target, in_order(arch for row in rows for arch in row))]
 
 
 def event_words(event: Row) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,15 +11,13 @@ from urllib.parse import urlencode
 from app.presenters import forms
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Series
-from app.presenters.shared import COLOURS, Row, Tile, kernel_address
+from app.presenters.shared import COLOURS, Row, kernel_address
 from cache_engine.batch.warm import Estimate
 from cache_engine.cache.demand.report import DemandReport, DemandShare, in_words
-from cache_engine.cache.demand.times import UNKNOWN
 from cache_engine.insight.coverage import Covering
 from cache_engine.insight.workload import WorkCell
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.events import DAY_S, EVICT
-from cache_engine.model.gemm.fields import FIELDS, JOINED
 from cache_engine.model.shape_counts import Shape
 from cache_engine.model.sizes import sizes_text
 from cache_engine.units import counted, human_ms, human_rate
@@ -74,11 +71,6 @@ class Matrix:
     chosen: WorkCell | None = None
 
     @property
-    def archs(self) -> list[str]:
-        """The targets in the matrix."""
-        return in_order(cell.shape.arch for row in self.rows for cell in row)
-
-    @property
     def is_timed(self) -> bool:
         """Whether shares are of the GPU time; if no launch has a known time, they are of the launches."""
         return self.total.timed > 0
@@ -96,7 +88,7 @@ class Matrix:
         return [
             *([operation] if any(row[0].operation for row in self.rows) else []),
             Column("Shape", lambda row: shape_words(row[0].shape)),
-            *(self._target(arch, most) for arch in self.archs),
+            *(self._target(arch, most) for arch in in_order(cell.shape.arch for row in self.rows for cell in row)),
         ]
 
     def _target(self, arch: str, most: float) -> Column:
@@ -167,30 +159,16 @@ def cell_address(shape: Shape, kept: Mapping[str, Any] = MappingProxyType({})) -
     return f"workload?{urlencode(asked, doseq=True)}"
 
 
-def cell_name(shape: str, target: str) -> str:
-    """The name of a cell, from an address; that of an older version has the target at the end of the shape."""
-    return f"{shape} {target}".strip()
-
-
 # ---- The whole demand ----
 
 
-def demand_tiles(report: DemandReport) -> list[Tile]:
-    """The sums of a report on demand, as tiles."""
-    total, known = report.total, report.total.timed > 0
-    parts = {
-        "measured": total.measured,
-        "predicted": total.timed - total.measured,
-        UNKNOWN: total.launches - total.timed,
-    }
-    sources = ", ".join(f"{human_rate(part / total.launches)} {name}" for name, part in parts.items() if part > 0)
-    ages = "Launches long ago count less" if report.half_life_s < math.inf else "Each launch counts the same"
-    return [
-        Tile("Launches an hour", f"{total.per_hour:,.0f}", f"Requests, and launches of loaded kernels. {ages}."),
-        Tile("GPU time", human_ms(total.gpu_s * 1e3) if known else "–", f"Of these launches: {sources}."),
-        Tile("TFLOP", f"{total.flops / 1e12:,.1f}", "Floating-point operations; a multiply-add counts as two."),
-        Tile("Dropped", f"{report.dropped:,.0f}", "Launches of rare shapes that there was no room to list."),
-    ]
+def demand_words(report: DemandReport) -> str:
+    """The sums of a report on demand, in words."""
+    total = report.total
+    said = f"{total.per_hour:,.0f} launches an hour, {total.flops / 1e12:,.1f} TFLOP"
+    if total.timed:
+        said = f"{said}, {human_ms(total.gpu_s * 1e3)} of GPU time ({total.time_from})"
+    return f"{said}, {report.dropped:,.0f} launches of rare shapes not listed." if report.dropped else f"{said}."
 
 
 def source_words(report: DemandReport) -> str:
@@ -252,14 +230,8 @@ def power_words(power: int) -> str:
     return f"{last:,}" if power < 2 else f"{first:,}–{last:,}"
 
 
-def kernel_rows(cell: WorkCell, shares: Sequence[DemandShare]) -> list[tuple[WorkCell, Covering | None, DemandShare]]:
-    """A row for each kernel of a cell with its share; one without a kernel where none can serve the cell."""
-    rows = [(cell, kernel, share) for kernel, share in zip(cell.kernels, shares, strict=True)]
-    return rows or [(cell, None, DemandShare(""))]
-
-
 def kernel_columns(states: States, *, of_one: bool) -> list[Column]:
-    """The columns of the rows of ``kernel_rows``; those of one cell do not repeat its shape."""
+    """The columns of kernels, each with its cell and its share; those of one cell do not repeat its shape."""
     shape = (
         Column("Operation", lambda row: row[0].operation),
         Column("Shape", lambda row: shape_words(row[0].shape)),
@@ -267,18 +239,18 @@ def kernel_columns(states: States, *, of_one: bool) -> list[Column]:
     )
     return [
         *(() if of_one else shape),
-        Column("State", lambda row: states.of(row[1].key) if row[1] else row[0].refused),
-        Column("m", lambda row: sizes_text(row[1].ms) if row[1] else ""),
+        Column("State", lambda row: states.of(row[1].key)),
+        Column("m", lambda row: sizes_text(row[1].ms)),
         Column("Launches", lambda row: row[2].launch_share if row[2].launches else None, "share", bar=True),
         Column("GPU time", lambda row: row[2].time_share if row[2].timed else None, "share", bar=True),
         Column("Mean time", lambda row: 1e3 * row[2].gpu_s / row[2].timed if row[2].timed else None, "ms"),
         Column("Time", lambda row: row[2].time_from if row[2].launches else ""),
-        Column("Config", lambda row: str(row[1].selection.config) if row[1] else ""),
+        Column("Config", lambda row: str(row[1].selection.config)),
         Column(
             "Kernel",
-            lambda row: kernel_address(row[1].key) if row[1] and row[1].key in states.stored else "",
+            lambda row: kernel_address(row[1].key) if row[1].key in states.stored else "",
             "link",
-            lambda row: row[1].key[:12] if row[1] else "",
+            lambda row: row[1].key[:12],
         ),
     ]
 
@@ -297,33 +269,13 @@ def stored_words(cells: Iterable[WorkCell], stored: Collection[str]) -> str:
     return f"{sum(key in stored for key in needed):,} of {counted(len(needed), 'kernel')} stored."
 
 
-def shape_job(form: Iterable[forms.Field], shape: Shape, missing: Iterable[Covering]) -> tuple[Row, bytes] | None:
-    """The values of the form of a whole model, and a table of one shape, that together make these kernels.
-
-    ``None`` if the form cannot ask for the shape, such as for a type that only a newer version knows.
-    """
-    form = list(form)
-    options = {one.name: _form_value(shape, one.name) for one in FIELDS if hasattr(shape, one.name)}
-    given = {one.name: options[one.name] for one in form if one.name in options}
-    given |= {"arch": [shape.arch]}
-    if not all(one.takes(given[one.name]) for one in form if one.name in given):
-        return None
-    values = forms.model_values(form, **given, model=forms.OWN_TABLE)
-    values["tokens"] = ",".join(map(str, sorted({kernel.ms[0][0] for kernel in missing})))
+def shape_job(form: Iterable[forms.Field], missing: Sequence[Covering]) -> tuple[Row, bytes]:
+    """The values of the form of a whole model, and a table of one shape, that together make these kernels of a cell."""
+    form, problem = list(form), missing[0].selection.problem
+    known = forms.values_of(problem)
+    values = forms.model_values(form, **{one.name: known[one.name] for one in form if one.name in known})
+    tokens = ",".join(map(str, sorted({kernel.ms[0][0] for kernel in missing})))
     # In the modes of experts, each token goes to one of as many experts as there are groups: m is then its number.
-    experts = f"{shape.batch},1" if shape.mode else ","
-    table = f"n,k,batch,experts,experts_per_token\n{shape.n},{shape.k},{shape.batch},{experts}\n"
-    return values, table.encode()
-
-
-def _form_value(shape: Shape, name: str) -> Any:
-    """The value that the form has for a field of a shape; the reverse of the form's own reading."""
-    (of,) = (one for one in FIELDS if one.name == name)
-    value = getattr(shape, name)
-    if of.metavar == JOINED:
-        return value.split("+") if value else []
-    if of.kind is bool:
-        return forms.AS_SET if value is None else forms.ON if value else forms.OFF
-    if name == "out_dtype" and value == shape.dtype:
-        return forms.AS_INPUTS
-    return str(value) if value != "" else forms.WITHOUT
+    experts = f"{problem.batch},1" if problem.mode else ","
+    table = f"n,k,batch,experts,experts_per_token\n{problem.n},{problem.k},{problem.batch},{experts}\n"
+    return values | {"model": forms.OWN_TABLE, "arch": [known["arch"]], "tokens": tokens}, table.encode()

@@ -16,18 +16,6 @@ from cache_engine.team.progress import MOST_WORKERS, Farm, Watcher
 from cache_engine.units import counted, human_age, printable
 
 _WAIT_S = 0.3
-COMMANDS = (
-    "redis-server",
-    "gemm-cache farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",
-    "gemm-cache farm compile Llama-3.1-8B --arch sm_80 --arch sm_90a --broker redis://host:6379/0 "
-    "--remote s3://bucket/kernels",
-)
-"""The commands that start a farm: those of docs/farm.md, which a test compares."""
-_STEPS = (
-    "A server of Redis is the queue. Only workers and submitters may reach it:",
-    "Workers compile, on as many machines as you have. Each kernel is signed and sent to the remote:",
-    "One command asks for a model and follows it to the end:",
-)
 
 
 def seen() -> Farm | None:
@@ -61,7 +49,12 @@ def draw(farm: Farm | None) -> None:
     broker = context.cache().settings.broker
     if broker is None:
         with st.expander("Compile on a farm"):
-            what_a_farm_is()
+            st.text(
+                "A farm compiles a model on many machines. Workers take kernels from a queue, compile each once, and "
+                "send it to the remote, signed. To see it here, name the queue before you start the dashboard:"
+            )
+            st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
+            widgets.page_link("docs", "Start a farm", "menu_book", document="farm")
     if farm is None:
         return
     st.header("Farm")
@@ -86,21 +79,6 @@ def _state_words(farm: Farm) -> str:
         f"{counted(len(farm.here), 'worker')}, up to {counted(farm.processes, 'kernel')} at a time. {farm.waiting:,} "
         f"waiting, {farm.taken:,} in work. In the last 24 hours: {compiled:,} compiled, {failed:,} failed."
     )
-
-
-def what_a_farm_is() -> None:
-    """Draws an explanation of compile farms, and the commands that start one."""
-    st.text(
-        "A farm compiles a model on many machines. Workers take kernels from a queue, compile each once, and send it "
-        "to the remote, signed. Every other machine gets it from there."
-    )
-    with st.container(key="farm-steps"):
-        for step, command in zip(_STEPS, COMMANDS, strict=True):
-            st.text(step)
-            st.code(command, language=None, wrap_lines=True)
-        st.text("To see it on this page, name the queue before you start the dashboard:")
-        st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
-    widgets.page_link("docs", "A compile farm", "menu_book", document="farm")
 
 
 def watcher() -> Watcher:

@@ -13,10 +13,9 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import tables
-from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.overview import Check, remote_check
-from app.presenters.shared import Row, Tile
+from app.presenters.shared import Row, total
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
 from cache_engine.model.events import REMOTE, TIERS, hit_rate
@@ -87,8 +86,8 @@ def draw() -> None:
     if not is_one():
         return
     found = nodes()
-    draw_tiles(tiles(found))
-    tables.draw(found, NODES, key="nodes")
+    tables.draw(found, NODES, key="nodes", label="Stores")
+    st.text(sums(found))
     for node in found:
         if node.trouble:
             widgets.problem(
@@ -117,33 +116,15 @@ def _node(name: str) -> Node:
     return Node(name, path, row, remote=remote_check(row, events, opened.settings, time.time()))
 
 
-def tiles(nodes: Sequence[Node]) -> list[Tile]:
-    """The sums over all stores that can be read, over all time."""
+def sums(nodes: Sequence[Node]) -> str:
+    """The sums over all stores that can be read, over all time, in words."""
     rows = [node.row for node in nodes if node.row is not None]
-    hits, misses = sum(node.hits for node in nodes), sum(node.misses for node in nodes)
-
-    def total(name: str) -> int:
-        return sum(row[name] for row in rows)
-
-    return [
-        Tile(
-            "Stores",
-            f"{len(rows):,}" if len(rows) == len(nodes) else f"{len(rows):,} of {len(nodes):,}",
-            f"Of {counted(len(nodes), 'store')}, so many can be read.",
-        ),
-        Tile("Kernels", f"{total('entries'):,}", "In all stores; one that several have counts in each."),
-        Tile("On disk", human_bytes(total("stored_bytes")), "In all stores."),
-        Tile(
-            "Hit rate",
-            human_rate(hit_rate(hits, misses)),
-            f"Of all stores and tiers, over all time: {counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')}.",
-        ),
-        Tile(
-            "Compile time saved",
-            human_ms(total("saved_us") / 1e3),
-            "Sum of the original compile times of all hits on disk, in packs and in a remote, over all time.",
-        ),
-    ]
+    rate = hit_rate(sum(node.hits for node in nodes), sum(node.misses for node in nodes))
+    kernels, stored, saved_us = (total(rows, column) for column in ("entries", "stored_bytes", "saved_us"))
+    return (
+        f"{len(rows):,} of {counted(len(nodes), 'store')} can be read: {counted(kernels, 'kernel')}, "
+        f"{human_bytes(stored)}, hit rate {human_rate(rate)}, {human_ms(saved_us / 1e3)} of compile time saved."
+    )
 
 
 def _of_row(value: Callable[[Row], Any]) -> Callable[[Node], Any]:

@@ -9,12 +9,15 @@ import streamlit as st
 
 from app import context, guard
 from app.components import listing
+from app.presenters.kernel_list import FACET_LABELS
 from app.presenters.palette import plain
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.key import CacheKey
 from cache_engine.store.notes import MOST_LETTERS, MOST_NAME, TAG, Note, View
 
 LIST = "kernels"
+PARAMETERS = (*FACET_LABELS, "sort", "asc")
+"""The parameters of an address that a view saves, beside the words of the search."""
 
 
 def show(key: CacheKey) -> None:
@@ -78,8 +81,8 @@ def _delete(name: str) -> None:
 
 
 def _open(view: View) -> None:
-    """Shows a saved view: its address, of which the list ignores what it does not know, and its columns."""
+    """Shows a saved view: of its address what this page saves, as others may be refused; and its columns."""
     st.query_params.clear()
-    st.query_params.update({name: values for name, values in view.address.items() if name != "q"})
+    st.query_params.update({name: view.address[name] for name in PARAMETERS if name in view.address})
     st.session_state["q"] = " ".join(view.address.get("q", ()))
     listing.show_columns(LIST, view.columns)

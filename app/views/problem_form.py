@@ -118,4 +118,6 @@ def _drawn(one: forms.Field, place: DeltaGenerator) -> Any:
     if one.kind is forms.FieldKind.SWITCH:
         return place.toggle(one.label, **named)
     choices = [str(choice) for choice in one.choices]
-    return (place.multiselect if one.kind is forms.FieldKind.SEVERAL else place.selectbox)(one.label, choices, **named)
+    if one.kind is forms.FieldKind.SEVERAL:
+        return place.multiselect(one.label, choices, **named)
+    return place.selectbox(one.label, choices, **named)

@@ -21,7 +21,7 @@ from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.matmul import matmul
 from cache_engine.cache.proving import order_of
-from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import ENDED, Order, Verdict, Watchdog
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import shapes_of
 from cache_engine.evaluator.chips import gpu_called
@@ -37,7 +37,7 @@ from cache_engine.kernels.select import FAMILIES, plain_family
 from cache_engine.model.architecture import compiled_for
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import in_words
-from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, identity
+from cache_engine.model.proof import identity
 
 BUDGET_S = 60.0
 """Seconds after which nothing more is checked or timed."""
@@ -47,28 +47,6 @@ _MODELS = ("Llama-3.1-8B", "Llama-3.1-70B", "DeepSeek-V3")  # four layers of eac
 _ROWS = (16, 4096)
 _M, _N, _K = 70, 136, 200
 _LARGEST_ERROR = 2**-7  # of fp16, relative to the largest element
-
-
-class GpuCheck(msgspec.Struct, frozen=True):
-    """The result of checking one kernel family, ``matmul`` of one library's arrays, or the memory pool, on the GPU.
-
-    Attributes:
-        name: a family, the library whose arrays were multiplied, or ``memory pool``.
-        state: ``proved`` if all results were right, ``refused`` if one was wrong, ``unproved`` if the check could not
-            run.
-        cases: the number of canaries (small products with a known result) that were right.
-        reason: the error in the result, or why the check could not run; empty if proved.
-        case, seed, command: of a refused family, the canary that was wrong, the seed of its operands, and the command
-            that checks the kernel again.
-    """
-
-    name: str
-    state: str
-    cases: int = 0
-    reason: str = ""
-    case: str = ""
-    seed: int = 0
-    command: str = ""
 
 
 class GpuSpeed(msgspec.Struct, frozen=True):
@@ -95,8 +73,12 @@ class GpuSpeed(msgspec.Struct, frozen=True):
     is_wrong: bool = False
 
 
-def check_gpu(cache: Cache, until: float, start: Callable[[Order], Watchdog] = Watchdog) -> Iterator[GpuCheck]:
-    """Checks the current GPU. Each family runs in a process of its own, all processes at the same time.
+def check_gpu(
+    cache: Cache, until: float, start: Callable[[Order], Watchdog] = Watchdog
+) -> Iterator[tuple[str, Verdict]]:
+    """Checks the current GPU: yields families, libraries whose arrays are multiplied, and ``memory pool``.
+
+    Each family runs in a process of its own, all processes at the same time.
 
     Args:
         until: the time (``time.monotonic``) by which all checks and timings must have ended.
@@ -123,21 +105,17 @@ def check_gpu(cache: Cache, until: float, start: Callable[[Order], Watchdog] = W
         timer = Timer(max(0.0, left_s), watchdog.end)
         timer.start()
         found = watchdog.verdict()
-        if found.undecided and timer.finished.is_set():
+        if found.undecided == ENDED:
             found.undecided = f"the time ended after {found.cases} right cases; close what else runs here, and repeat"
         timer.cancel()
         return found
 
     with ThreadPoolExecutor(len(orders)) as pool:
-        for order, v in zip(orders, pool.map(verdict, orders), strict=True):
-            if v.refused:
-                yield GpuCheck(order.family, REFUSED, v.cases, v.refused, v.case, v.seed, v.command)
-            else:
-                yield GpuCheck(order.family, UNPROVED if v.undecided else PROVED, v.cases, v.undecided)
-    yield _checked("CuPy", lambda: _of_cupy(cache))
+        yield from zip((order.family for order in orders), pool.map(verdict, orders), strict=True)
+    yield "CuPy", _checked(lambda: _of_cupy(cache))
     if find_spec("torch") is not None:
-        yield _checked("PyTorch", lambda: _of_torch(cache))
-    yield _checked("memory pool", lambda: shared_pool().fault())
+        yield "PyTorch", _checked(lambda: _of_torch(cache))
+    yield "memory pool", _checked(lambda: shared_pool().fault())
 
 
 def speeds(cache: Cache, until: float, refused: Collection[str] = ()) -> Iterator[GpuSpeed]:
@@ -194,12 +172,12 @@ def _tflops(problem: GemmProblem, us: float | None) -> float | None:
     return None if us is None else problem.flops / us / 1e6
 
 
-def _checked(name: str, fault_of: Callable[[], str]) -> GpuCheck:
+def _checked(fault_of: Callable[[], str]) -> Verdict:
     try:
         fault = fault_of()
     except (GemmCacheError, RuntimeError, MemoryError) as failure:  # those of CuPy and PyTorch derive from the last two
-        return GpuCheck(name, UNPROVED, reason=in_words(failure))
-    return GpuCheck(name, REFUSED, reason=fault) if fault else GpuCheck(name, PROVED, 1)
+        return Verdict(undecided=in_words(failure))
+    return Verdict(cases=not fault, refused=fault)
 
 
 def _fault_of(error: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache, CompiledKernel
+from cache_engine.cache.proving import prove_ahead
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError
@@ -201,7 +202,7 @@ def warm(
 ) -> list[Warmed]:
     """Gets the kernels of all problems, and compiles those that are missing. A failure does not stop the others.
 
-    On a GPU, families that it must prove before they serve there are then proved (``Cache.prove_ahead``).
+    On a GPU, families that it must prove before they serve there are then proved (``cache.proving``).
 
     Args:
         cache: the cache where the kernels are looked up and stored.
@@ -235,7 +236,7 @@ def warm(
         done.append(warmed)
         on_done(warmed)
     if family is None and compiler is None:
-        cache.prove_ahead(one.problem for one in done if one.kernel is not None)
+        prove_ahead(cache, (one.problem for one in done if one.kernel is not None))
     return done
 
 

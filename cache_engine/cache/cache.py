@@ -101,9 +101,7 @@ class Cache:
         """The proofs that faster families compute correctly on this machine's GPUs."""
         from cache_engine.cache.proving import Proofs
 
-        return Proofs(
-            self.selector, self.exact_kernels, self._serving, self.settings, self.journal, self._store, self.keep_timing
-        )
+        return Proofs(self)
 
     @cached_property
     def admin(self) -> Admin:
@@ -204,15 +202,6 @@ class Cache:
         if proved is None or not isinstance(got, CompiledKernel) or got.better is not None:
             return got
         return msgspec.structs.replace(got, better=proved)
-
-    def prove_ahead(self, problems: Iterable[GemmProblem]) -> None:
-        """Proves the families that will serve these problems on the current GPU, and times each; waits for the end.
-
-        Does nothing for families that need no proof or have one, or without a GPU of the problems' target.
-        """
-        needing = [one for one in problems if self.selector.select(one, None, None, None).family.name in TO_PROVE]
-        if needing:
-            self._proofs.ahead(needing)
 
     def _proved(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
         """The request to serve now, and a handle of the kernel that will serve once its family is proved on this GPU.

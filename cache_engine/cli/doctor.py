@@ -95,7 +95,7 @@ class Check:
 @click.command(
     "doctor",
     cls=Verb,
-    examples=("doctor", "doctor --settings", "doctor --gpu --json"),
+    examples=("doctor", "doctor --settings", "doctor --gpu --output gpu.html --output gpu.json"),
     done="The installation is usable; notes are no problem.",
     failed="There is a problem; the line marked ✗ says how to fix it.",
     missing="--gpu: there is no NVIDIA GPU, or the extra gpu is not installed.",
@@ -127,8 +127,10 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[P
     for file in files:
         if file.suffix not in _WRITERS:
             raise UsageError(f"{file} must end with {', '.join(_WRITERS)}")
-        if file.is_dir() or not file.parent.is_dir():  # said before the minute that the check takes
-            raise UsageError(f"{file} cannot be written: it is a directory, or its directory does not exist")
+        if not file.absolute().parent.is_dir():  # said before the GPU works for a minute
+            raise UsageError(f"{file} is in a folder that does not exist")
+        if file.is_dir():
+            raise UsageError(f"{file} is a directory; give the name of a file")
     speeds: list[GpuSpeed] = []
     checks = [*_on_the_gpu(settings, speeds), *examine(settings)] if on_gpu else examine(settings)
     is_ok = all(check.status != PROBLEM for check in checks)
@@ -186,13 +188,13 @@ def _on_the_gpu(settings: Settings, timed: list[GpuSpeed]) -> Iterator[Check]:
 
     until, refused = time.monotonic() + BUDGET_S, set[str]()
     with open_cache(settings.with_overrides({"enable_caching": False, "prove": NEVER})) as cache:
-        for one in check_gpu(cache, until):
-            refused |= set() if one.state == PROVED else {one.name}
-            again = f"; again: {one.command}" if one.command else ""
-            where = f" ({one.case}, seed {one.seed})" if one.case else ""
-            right = f"{counted(one.cases, 'case')} right on the GPU" if one.state == PROVED else f"{one.state}: "
-            status = OK if one.state == PROVED else PROBLEM
-            yield Check(f"GPU: {one.name}", status, f"{right}{one.reason}{where}{again}")
+        for name, v in check_gpu(cache, until):
+            refused |= set() if v.state == PROVED else {name}
+            again = f"; again: {v.command}" if v.refused and v.command else ""
+            where = f" ({v.case}, seed {v.seed})" if v.refused and v.case else ""
+            right = f"{counted(v.cases, 'case')} right on the GPU" if v.state == PROVED else f"{v.state}: "
+            status = OK if v.state == PROVED else PROBLEM
+            yield Check(f"GPU: {name}", status, f"{right}{v.refused or v.undecided}{where}{again}")
         timed += speeds(cache, until, refused)
     for wrong in (speed for speed in timed if speed.is_wrong):
         yield Check("GPU: result", PROBLEM, f"{wrong.family} {wrong.m}x{wrong.n}x{wrong.k} is wrong: {wrong.reason}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from cache_engine.gpu.launch import Startable, random_operands
@@ -17,14 +16,6 @@ REPEATS = 4
 """The number of launches of one canary; all must give the same bits of C."""
 _GUARD_BYTES = 64 * 1024
 _GUARD = 0xA5
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """The outcome of a canary: the mistake (empty for none), and the seconds of all its launches together."""
-
-    mistake: str
-    gpu_s: float
 
 
 class _Guarded:
@@ -46,8 +37,10 @@ class _Guarded:
 def run_canary(
     load: Callable[[], Startable], launch: Launch, problem: GemmProblem, seed: int,
     watch: Callable[[bool], object] = lambda _: None,
-) -> Ran:  # fmt: skip
-    """Launches a kernel several times on one set of exact operands, and looks for a mistake.
+) -> tuple[str, float]:  # fmt: skip
+    """Launches a kernel several times on one set of exact operands.
+
+    Returns the mistake (empty for none), and the seconds of all launches together.
 
     Args:
         load: a function that loads the kernel, without a workspace of its own: the operands have one.
@@ -81,11 +74,11 @@ def run_canary(
             gpu_s += time.perf_counter() - started
             watch(False)
             if not all(one.is_intact for one in guarded):
-                return Ran("bytes outside of C or of the workspace were written", gpu_s)
+                return "bytes outside of C or of the workspace were written", gpu_s
             if first is None:
                 first = operands.c.copy()
                 if wrong := wrong_elements(problem, operands, before):
-                    return Ran(f"{wrong:,} of {first.size:,} elements of C are wrong", gpu_s)
+                    return f"{wrong:,} of {first.size:,} elements of C are wrong", gpu_s
             elif not bool((bits_of(operands.c) == bits_of(first)).all()):
-                return Ran(f"launch {number + 1} gave other bits than the first", gpu_s)
-    return Ran("", gpu_s)
+                return f"launch {number + 1} gave other bits than the first", gpu_s
+    return "", gpu_s

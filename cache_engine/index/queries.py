@@ -259,7 +259,7 @@ def departed(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str
     """For each kernel of ``keys`` that left the store, as far as the events go back: the kind of the event."""
     found = connection.execute(
         "SELECT key, arg_max(kind, happened_at) AS last FROM events "
-        "WHERE list_contains(?, kind) AND list_contains(?, key) GROUP BY key HAVING last != ?",
+        "WHERE list_contains(?, kind) AND key IN (SELECT unnest(?)) GROUP BY key HAVING last != ?",
         [[PUBLISH, EVICT, CORRUPT, SET_ASIDE], keys, PUBLISH],
     )
     return dict(found.fetchall())

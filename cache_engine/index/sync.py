@@ -316,7 +316,7 @@ class Index:
         layout = self._store.layout
         horizon = time.time_ns() - SETTLED_NS
         metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
-        folders = (layout.groups, layout.notes, *(f"{metadata}/{shard}" for shard in SHARDS))
+        folders: tuple[Path | str, ...] = (layout.groups, layout.notes, *(f"{metadata}/{shard}" for shard in SHARDS))
         times = tuple(map(mtime_ns, folders))
         if any(mtime > horizon for mtime in times):
             return None

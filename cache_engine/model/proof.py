@@ -66,16 +66,13 @@ def identity(device: DeviceFingerprint, toolchain: Components) -> CacheKey:
     These components are the family, its template, the compiler with its build and flags, and the target. If any of them
     changes, the family is unproved again.
     """
-    return CacheKey(sha256(f"{device.digest()}{_text(toolchain)}".encode(errors="surrogatepass")).hexdigest())
+    return CacheKey(sha256(f"{device.digest()}{kernels_digest(toolchain)}".encode()).hexdigest())
 
 
 def kernels_digest(toolchain: Components) -> str:
     """A digest of the key components that all kernels of a family share: that of ``identity``, without the device."""
-    return sha256(_text(toolchain).encode(errors="surrogatepass")).hexdigest()
-
-
-def _text(toolchain: Components) -> str:
-    return "".join(f"{len(label)}:{label}{len(value)}:{value}" for label, value in toolchain)
+    text = "".join(f"{len(label)}:{label}{len(value)}:{value}" for label, value in toolchain)
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def is_shipped(family: str, device: DeviceFingerprint, compiler: str, version: str) -> bool:

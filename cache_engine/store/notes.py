@@ -168,8 +168,10 @@ def delete_view(layout: StoreLayout, name: str) -> None:
 def check_note_file(layout: StoreLayout, name: str) -> None:
     """Reads a file of notes; raises ``CorruptEntry``, ``UnknownNote`` or ``OSError`` if it cannot be used."""
     data = read_file(layout.notes / name, _MOST_BYTES + 1, trust=True)
-    if data is not None:
-        _decoded(data, View if key_of_note_name(name) is None else Note)
+    if data is not None and key_of_note_name(name) is None:
+        _decoded(data, View)
+    elif data is not None:
+        _decoded(data, Note)
 
 
 def _names(layout: StoreLayout) -> list[str]:
@@ -213,7 +215,7 @@ def _decoded(data: bytes, kind: type[_T]) -> _T:
     try:
         if msgspec.json.decode(data, type=_Versioned).format != _FORMAT:
             raise UnknownNote("a note of another format version")
-        found = msgspec.json.decode(data, type=kind)
+        found: _T = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptEntry(f"not a note: {error}") from error
     texts = (found.name, *found.columns) if isinstance(found, View) else (found.text, found.by, *found.tags)

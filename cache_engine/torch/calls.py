@@ -27,6 +27,11 @@ def _in_forward_mode() -> bool:
     return bool(forward_ad._current_level >= 0)  # noqa: SLF001 (nothing public says it)
 
 
+def _is_spread(weight: Any) -> bool:
+    """Whether a tensor is made of others, as a DTensor is of those of several processes."""
+    return hasattr(type(weight), "__tensor_flatten__")  # which torch.compile understands
+
+
 def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none") -> Any:
     """``activation(x · weightᵀ + bias)``, as ``torch.nn.functional.linear``; the kernel applies all of it.
 
@@ -42,7 +47,8 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
         activation: ``"none"``, ``"relu"`` or ``"gelu"`` (the exact one, with erf).
     """
     if torch.compiler.is_compiling() or _modes() or _transformation() is not None or not isinstance(x, torch.Tensor):
-        return _ops.linear(x, weight, bias, activation)
+        by = products if _is_spread(weight) else _ops
+        return by.linear(x, weight, bias, activation)
     if not launches.gpu.owns(x):
         try:
             y = F.linear(x, weight, bias)
@@ -50,7 +56,9 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
             ops.form_of_linear(x, weight, bias, activation)  # says why
             raise
         return y if activation == "none" else activated(y, activation)
-    if x.layout is not torch.strided or x.is_nested:  # sparse or nested: what PyTorch knows of it
+    is_plain = type(x) in _PLAIN and type(weight) in _PLAIN
+    # Sparse, nested, or spread over processes (DTensor): what PyTorch knows of it.
+    if x.layout is not torch.strided or x.is_nested or (not is_plain and _is_spread(weight)):
         return products.linear(x, weight, bias, activation)
     if torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
@@ -58,7 +66,7 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
         if activation == "gelu":  # what the kernel applies gelu to would have to be computed again for its gradient
             return F.gelu(_ops.linear(x, weight, bias))
         return _ops.linear(x, weight, bias, activation)
-    if torch.is_autocast_enabled("cuda") or type(x) not in _PLAIN or type(weight) not in _PLAIN or _in_forward_mode():
+    if torch.is_autocast_enabled("cuda") or not is_plain or _in_forward_mode():
         return _ops.linear(x, weight, bias, activation)
     return ops.launched_linear(x, weight, bias, activation)
 

@@ -98,10 +98,8 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         yield from _check_note(layout, path)
     elif not irregular and path.parent == layout.decisions:
         yield from _check_decisions(layout, path)
-    elif not irregular and path.parent == layout.groups:
-        yield from check_group(layout, path)
-    elif not irregular and path.parent == layout.proofs:
-        yield from check_proof(layout, path)
+    elif not irregular and path.parent in (layout.groups, layout.proofs):
+        yield from check_whole(layout, path)
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
@@ -178,28 +176,19 @@ def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
-def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    """Yields the faults of another framework's kernel in the store."""
-    found = partial(finding_at, layout, path=path, key="")
+def check_whole(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    """Yields the faults of another framework's kernel in the store, or of a kernel family's proof."""
+    found, kind = partial(finding_at, layout, path=path, key=""), FindingKind.CORRUPT_GROUP
     try:
-        read_group(layout, CacheKey(path.name), trust=True)  # ``_regular`` has checked its owner
-    except UnknownGroup as error:
+        if path.parent == layout.groups:
+            read_group(layout, CacheKey(path.name), trust=True)  # ``_regular`` has checked its owner
+        else:
+            kind = FindingKind.CORRUPT_PROOF
+            read_proof(layout, CacheKey(path.name))
+    except (UnknownGroup, UnknownProof) as error:
         yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
     except CorruptEntry as error:
-        yield found(FindingKind.CORRUPT_GROUP, cause=str(error))
-    except OSError as error:
-        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
-
-
-def check_proof(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    """Yields the fault of a kernel family's proof."""
-    found = partial(finding_at, layout, path=path, key="")
-    try:
-        read_proof(layout, CacheKey(path.name))
-    except UnknownProof as error:
-        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
-    except CorruptEntry as error:
-        yield found(FindingKind.CORRUPT_PROOF, cause=str(error))
+        yield found(kind, cause=str(error))
     except OSError as error:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 

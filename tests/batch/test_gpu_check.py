@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from cache_engine.batch import gpu_check
-from cache_engine.batch.gpu_check import GpuCheck, GpuSpeed, check_gpu, speeds
+from cache_engine.batch.gpu_check import GpuSpeed, check_gpu, speeds
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.proving.watchdog import Order, Watchdog
+from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cli.main import commands
 from cache_engine.gpu.memory_pool import DeviceMemoryPool, PoolStatistics
 from cache_engine.gpu.timer import Timing
 from cache_engine.model.proof import PROVED, REFUSED, UNPROVED
@@ -33,9 +37,9 @@ def _pool(in_use_bytes: int, failures: int) -> Any:
 POOL = _pool(2**20, 0)
 
 
-def _checked(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: dict[str, str], seconds: float = 600.0
-) -> dict[str, GpuCheck]:
+def _stand_in(monkeypatch: pytest.MonkeyPatch, behaviours: dict[str, str]) -> Callable[[Order], Watchdog]:
+    """Has the check find NumPy for a GPU; returns what starts the canaries of a family."""
+
     def start(order: Order) -> Watchdog:
         command = [sys.executable, "-m", "tests.device.canary_process", behaviours.get(order.family, "right")]
         return Watchdog(msgspec.structs.replace(order, budget_s=600.0), command)
@@ -43,8 +47,15 @@ def _checked(
     monkeypatch.setattr(gpu_check, "current_gpu", lambda: (0, numpy_gpu.DEVICE))
     monkeypatch.setattr(gpu_check, "shared_pool", lambda: SimpleNamespace(fault=partial(DeviceMemoryPool.fault, POOL)))
     monkeypatch.setattr(gpu_check, "find_spec", lambda name: None)  # PyTorch, which takes no memory of NumPy
+    return start
+
+
+def _checked(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: dict[str, str], seconds: float = 600.0
+) -> dict[str, Verdict]:
+    start = _stand_in(monkeypatch, behaviours)
     with numpy_gpu.launching_in_numpy(monkeypatch), open_cache(folder / "store", durability="fast") as cache:
-        return {one.name: one for one in check_gpu(cache, time.monotonic() + seconds, start)}
+        return dict(check_gpu(cache, time.monotonic() + seconds, start))
 
 
 def test_a_right_gpu_proves_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,21 +71,35 @@ def test_what_is_wrong_is_named_with_its_command(tmp_path: Path, monkeypatch: py
     assert {name: one.state for name, one in found.items() if one.state != PROVED} == {
         "simt": REFUSED, "scaled": UNPROVED, "CuPy": REFUSED,
     }  # fmt: skip
-    assert "elements of C are wrong" in found["simt"].reason
+    assert "elements of C are wrong" in found["simt"].refused
     assert "--family=simt" in found["simt"].command
-    assert "the GPU was lost" in found["scaled"].reason
-    assert "nan" in found["CuPy"].reason
+    assert "the GPU was lost" in found["scaled"].undecided
+    assert "nan" in found["CuPy"].refused
 
 
-def test_the_ptx_machine_proves_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _checked(monkeypatch, tmp_path, dict.fromkeys(FAMILIES, "ptx"))
-    assert {name: found[name].reason for name in FAMILIES} == dict.fromkeys(FAMILIES, "")
+def test_the_doctor_proves_on_the_ptx_machine_and_measures_nothing_without_a_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = _stand_in(monkeypatch, dict.fromkeys(FAMILIES, "ptx"))
+    monkeypatch.setattr(gpu_check, "BUDGET_S", 600.0)
+    monkeypatch.setattr(gpu_check, "check_gpu", partial(check_gpu, start=start))
+    words = ["--store", str(tmp_path / "store"), "doctor", "--gpu", "--json", "--output", str(tmp_path / "gpu.html")]
+    with numpy_gpu.launching_in_numpy(monkeypatch):
+        printed = CliRunner().invoke(commands, words).stdout
+    document = json.loads(printed)
+    checks = {one["name"]: one for one in document["checks"] if one["name"].startswith("GPU: ")}
+    assert [name.removeprefix("GPU: ") for name in checks] == [*FAMILIES, "CuPy", "memory pool", "speed"]
+    assert {name: one["status"] for name, one in checks.items() if one["status"] != "ok"} == {"GPU: speed": "note"}
+    assert checks["GPU: speed"]["detail"].startswith("not measured: ")
+    assert len(document["speeds"]) == 24
+    assert {one["tflops"] for one in document["speeds"]} == {None}
+    assert (tmp_path / "gpu.html").read_text().count("not measured</td>") == 48
 
 
 def test_canaries_that_take_too_long_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = _checked(monkeypatch, tmp_path, {}, seconds=0.0)
     assert {found[name].state for name in FAMILIES} == {UNPROVED}
-    assert "the time ended after" in found["simt"].reason
+    assert "the time ended after" in found["simt"].undecided
 
 
 @pytest.mark.parametrize(

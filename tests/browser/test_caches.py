@@ -61,10 +61,15 @@ def test_a_search_for_kernels_filters_no_cleaning_of_caches(page: Page, home: Pa
         expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
         page.get_by_role("radio", name="This store").click()
         expect(page.get_by_role("searchbox", name="Search")).to_have_value("tile", timeout=WAIT_MS)
+        page.get_by_role("radio", name="Triton").click()
+        expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
         page.get_by_role("link", name="Storage", exact=True).first.click()
         expect(page.get_by_role("heading", name="Storage", exact=True)).to_be_visible(timeout=WAIT_MS)
         page.get_by_role("radio", name="Other frameworks").click()
         expect(page.get_by_placeholder("Words of name")).to_have_value("", timeout=WAIT_MS)
+        expect(page.get_by_role("combobox", name=re.compile("Framework"))).not_to_have_accessible_name(
+            re.compile("triton"), timeout=WAIT_MS
+        )
 
 
 def _from_another_page(page: Page) -> None:

@@ -1,8 +1,7 @@
-"""What readers come for on the page Caches, in a real browser: why one missed, vLLM's caches, cleaning under load."""
+"""What readers come for on the page Caches, in a real browser: why one missed, cleaning under load."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -24,7 +23,9 @@ def _has_cell(page: Page, text: str | re.Pattern[str]) -> None:
     expect(cell).to_be_attached(timeout=WAIT_MS)
 
 
+@pytest.mark.soak
 def test_why_one_missed_is_found_from_an_entry_by_a_link_that_can_be_shared(page: Page, tmp_path: Path) -> None:
+    """Every day ``pages/test_other_kernels.py`` opens both pages, and ``test_journeys.py`` explains a miss of ours."""
     cache = unpack("triton", tmp_path)
     warps = {path.parent.name: '"num_warps": 8' in path.read_text() for path in cache.glob("*/scale.json")}
     (eight,) = [name for name, is_it in warps.items() if is_it]
@@ -42,28 +43,6 @@ def test_why_one_missed_is_found_from_an_entry_by_a_link_that_can_be_shared(page
         expect(page.get_by_text("Parts with other bytes: ")).to_be_visible(timeout=WAIT_MS)
         page.get_by_role("link", name="Open kernel").last.click()
         expect(page.get_by_text(four)).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_test_id("stException")).to_have_count(0)
-
-
-def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(page: Page, tmp_path: Path) -> None:
-    """Written by hand, as vLLM writes them."""
-    for name, key, port, tuned in (("a", "0a1b2c3d4e", "29500", 4), ("b", "5f6a7b8c9d", "29777", 8)):
-        for each, environment in ((key, {"VLLM_PORT": port}), ("1111111111", {"VLLM_PORT": "1"})):
-            folder = tmp_path / name / each / "rank_0_0" / "backbone"
-            folder.mkdir(parents=True)
-            (folder / "cache_key_factors.json").write_text(json.dumps({"code_hash": "c", "env": environment}))
-            (folder / "computation_graph.py").write_text("class GraphModule: ...")
-            (folder / "vllm_compile_cache.py").write_text("{}")
-            (folder / "abc.best_config").write_text(json.dumps({"num_warps": tuned}))
-    given = [f"vllm={tmp_path / name}" for name in ("a", "b")]
-    where = {"GEMM_CACHE_CACHES": ":".join(given)}
-    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address:
-        page.goto(f"{address}/caches?{urlencode({'part': 'Comparison', 'a': given[0], 'b': given[1]})}")
-        expect(page.get_by_role("heading", name="Why they miss")).to_be_visible(timeout=WAIT_MS)
-        _has_cell(page, "VLLM_PORT")
-        _has_cell(page, re.compile("a port of the network"))
-        expect(page.get_by_role("heading", name="The same key with other bytes")).to_be_visible(timeout=WAIT_MS)
-        _has_cell(page, "abc.best_config")
         expect(page.get_by_test_id("stException")).to_have_count(0)
 
 

@@ -159,7 +159,7 @@ def test_code_opens_at_the_main_loop_without_moving_the_page_and_fills_the_windo
         re.compile(r"Main loop: \d+ instructions, about [\d,]+ cycles a round of one warp \(estimate")
     )
     estimate.click()
-    expect(page.get_by_role("row", name=re.compile(r"^tensor core 32 \d+ \d+%"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^tensor core: 32 in \d+ cycles \(\d+%\)$"))).to_be_visible()
     estimate.click()
 
     page.get_by_role("button", name="Full window").click()
@@ -200,7 +200,8 @@ def test_a_click_on_a_register_shows_where_its_value_comes_from_and_goes_to(page
     seen = []
     for _ in range(len({*defined, *used})):
         page.keyboard.press("n")
-        step = page.get_by_role("status").filter(has_text=re.compile(rf"^\d+ of \d+: .*{register} · SASS \d+"))
+        told = re.compile(rf"^Value {register} \d+ of \d+: SASS \d+ .*(defines|uses) {register} ")
+        step = page.get_by_role("status").filter(has_text=told)
         expect(step).to_be_visible()
         line = re.search(r"SASS (\d+)", step.inner_text())
         assert line is not None

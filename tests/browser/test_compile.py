@@ -56,6 +56,19 @@ def test_values_typed_on_compile_stand_in_the_address_of_predict_and_back(page: 
         expect(page.get_by_role("combobox", name="Layout")).to_have_value("tn", timeout=WAIT_MS)
 
 
+def test_the_browsers_back_and_forward_go_through_the_values_of_the_form(page: Page, shown: Shown) -> None:
+    page.goto(f"{shown.address}/compile")
+    for name, value in (("m", "33"), ("n", "64")):
+        field = page.get_by_label(name, exact=True)
+        field.fill(value, timeout=WAIT_MS)
+        field.press("Tab")
+        expect(page).to_have_url(re.compile(f"s_{name}={value}"), timeout=WAIT_MS)
+    for step, m, n in ((page.go_back, "33", "7168"), (page.go_back, "4096", "7168"), (page.go_forward, "33", "7168")):
+        step()
+        expect(page.get_by_label("m", exact=True)).to_have_value(m, timeout=WAIT_MS)
+        expect(page.get_by_label("n", exact=True)).to_have_value(n, timeout=WAIT_MS)
+
+
 def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: str, compiled_store: Path) -> None:
     page.goto(f"{dashboard}/compile?what=A+model%27s+table&t_arch=sm_80&t_arch=sm_90&t_arch=sm_120")
     expect(page.get_by_text(re.compile("0 of [0-9]+ kernels cached"))).to_be_visible(timeout=WAIT_MS)

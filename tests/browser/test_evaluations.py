@@ -29,9 +29,9 @@ WAIT_MS = 60_000
 MINE = replace(PRESETS["SG2262"], name="Mine 2.0", num_cores=128)
 
 
-# Many ways to cut the work, many sizes of tile, and the largest sizes: minutes for one search, hours for a heat-map.
+# Many ways to cut the work, many sizes of tile, the largest sizes: minutes for a search, hours for a heat-map.
 ENDLESS = Hardware("Endless", 55_440, 1, 1, 1, 1.767, 2**16, 1.0, 2.07e10, 1, 1, 1.0)
-ENDLESS_SHAPE = {"s_m": "16777213", "s_n": "16777213", "s_k": "16777213", "s_batch": "65535"}
+ENDLESS_SHAPE = {"s_m": "1048575", "s_n": "1048575", "s_k": "1048575"}
 
 
 @pytest.fixture(scope="module")

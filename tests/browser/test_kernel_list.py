@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from cache_engine import open_cache
-from cache_engine.model.key import CacheKey
-from cache_engine.upkeep.plan import Limits
 from tests.browser.conftest import Shown
 from tests.browser.test_walk import WAIT_MS, at_rest
 from tests.helpers import make_store
@@ -199,15 +196,6 @@ def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page
     code.focus()
     page.keyboard.press("End")
     page.wait_for_function("() => document.activeElement.scrollTop > 0", polling=50)
-
-
-def test_the_link_of_an_evicted_kernel_says_when_and_why(page: Page, dashboard: str, compiled_store: Path) -> None:
-    with open_cache(compiled_store) as cache:
-        (record,) = (record for record in cache.records() if record.problem.dtype == "fp16")
-        cache.admin.clean(Limits(keys=frozenset({CacheKey(record.key)})), by="an engineer")
-    page.goto(f"{dashboard}/kernel?key={record.key}")
-    expect(page.get_by_text("This kernel was evicted just now.")).to_be_visible(timeout=WAIT_MS)
-    expect(page.get_by_text(re.compile("by an engineer"))).to_be_visible()
 
 
 def test_labels_of_the_drawing_have_the_contrast_of_text(page: Page, shown: Shown) -> None:

@@ -56,3 +56,18 @@ def test_a_choice_made_on_the_page_is_no_link(page: Page, shown: Shown) -> None:
     expect(page).to_have_url(re.compile("span=24"), timeout=WAIT_MS)
     at_rest(page)
     expect(page.get_by_text("The link asks for")).to_have_count(0)
+
+
+def test_a_part_of_the_time_range_is_chosen_with_the_keyboard_and_is_in_the_address(page: Page, shown: Shown) -> None:
+    page.goto(shown.address)
+    causes = page.get_by_role("table", name="Causes of misses")
+    expect(causes).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    page.get_by_role("slider").last.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page).to_have_url(re.compile(r"[?&]to=[0-9]+"), timeout=WAIT_MS)
+    expect(causes).to_have_count(0, timeout=WAIT_MS)
+    at_rest(page)
+    page.reload()
+    expect(page.get_by_text("No misses in the log of decisions in this time.")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_test_id("stException")).to_have_count(0)

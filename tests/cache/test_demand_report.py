@@ -82,6 +82,16 @@ def test_what_was_measured_comes_before_what_is_predicted(cache: Cache) -> None:
     assert cache.demand().gpus == {"sm_90a": {"measured": INVENTED_GPU.name, "predicted": "H100"}}
 
 
+def test_times_that_are_predicted_together_are_those_of_each_shape_alone(cache: Cache) -> None:
+    cache.timings.add([invented_timing(ONE, CONFIG, 70.0)])
+    sizes = {Shape.of(ONE): [1, 16, 4096], Shape.of(TWO): [5], Shape.of(replace(ONE, dtype=DType.FP8_E4M3)): [2]}
+    alone, together = cache.demand.times(), cache.demand.times()
+    together.predict_ahead(sizes)
+    for shape, asked in sizes.items():
+        assert together.of(shape, asked) == alone.of(shape, asked)
+    assert together.gpus == alone.gpus
+
+
 def test_a_type_or_target_without_a_model_has_no_time_and_no_share_of_it(cache: Cache) -> None:
     strange = replace(ONE, dtype=DType.FP8_E4M3)
     ask(cache, strange, strange, ONE)

@@ -186,6 +186,17 @@ def test_a_measured_family_whose_compiler_is_missing_is_skipped(cache: Cache, mo
     assert chosen(cache) == (MODELLED, "measured on Invented GPU: 10 µs at m = 16")
 
 
+def test_triton_serves_in_place_of_hopper_where_it_was_measured_to_be_faster(cache: Cache) -> None:
+    problem = replace(PROBLEM, arch="sm_90a")
+    hopper, triton = (ranking(problem, family)[0][1] for family in ("hopper", "triton"))
+    add(cache, hopper, 10.0, problem, family="hopper")
+    assert cache.select(problem).family.name == "hopper"
+    add(cache, triton, 5.0, problem, family="triton", compiler="triton")
+    assert cache.select(problem).family.name == "triton"
+    assert cache.select(replace(problem, m=problem.m * 2)).family.name == "triton"  # near what was timed
+    assert cache.select(replace(problem, m=problem.m * 3)).family.name == "hopper"
+
+
 def test_a_config_that_cannot_be_here_is_skipped(cache: Cache) -> None:
     add(cache, KernelConfig(65536, 65536, 32, 2, 2, 3), 1.0)
     add(cache, MODELLED, 10.0)

@@ -5,6 +5,8 @@ The canaries run in a process of their own (``tests/device/canary_process.py``),
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,12 +16,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from xxhash import xxh3_64_hexdigest
 
 from cache_engine.batch.warm import warm
 from cache_engine.cache import proving
 from cache_engine.cache.cache import Cache, CompiledKernel, open_cache
 from cache_engine.cache.matmul import matmul
-from cache_engine.cache.proving import watchdog
+from cache_engine.cache.proving import prove_ahead, watchdog
 from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel
 from cache_engine.errors import GpuRequired
@@ -290,11 +293,12 @@ def test_each_gpu_has_a_state_of_its_own(cache: Cache, process: Proving, monkeyp
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
 def test_a_store_that_cannot_be_written_leaves_the_proof_in_the_process(
-    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+    number: int, cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(proving, "write_proof", refuse)
     monkeypatch.setattr(proving, "file_lock", refuse)
@@ -356,6 +360,36 @@ def test_a_proof_under_anothers_name_counts_as_none(tmp_path: Path, process: Pro
             assert _proof(cache).state == REFUSED
 
 
+def test_a_proof_of_another_version_is_skipped_and_stays(tmp_path: Path, process: Proving) -> None:
+    with _opened(tmp_path) as cache:
+        _served(cache)
+        ((name, proof),) = proofs(cache.layout)
+    path = Path(cache.layout.proof_path(name))
+    inner = msgspec.json.encode(proof).replace(b'"proved"', b'"sampled"')
+    newer = b'{"checksum":"xxh3:%b","proof":%b}' % (xxh3_64_hexdigest(inner).encode(), inner)
+    path.write_bytes(newer)
+    with _opened(tmp_path) as cache:
+        (finding,) = cache.admin.verify()
+        assert (finding.is_damage, finding.repairable) == (False, False)
+        assert _served(cache).record.family == "tensor_core"
+        assert _served(cache).record.family == "hopper"  # by what this process knows
+    assert path.read_bytes() == newer
+
+
+def test_closing_the_cache_ends_a_proof_and_all_that_wait_for_it(
+    tmp_path: Path, process: Proving, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.behaviour = "hangs"
+    with _opened(tmp_path) as cache:
+        pending = [_pending(cache), _pending(cache, replace(PROBLEM, n=144))]
+        assert _pending(cache) is pending[0]
+    for handle in pending:
+        assert not handle.wait(60)
+        assert handle.failure is not None
+    assert not caplog.records, "a program that ends has nothing to be warned of"
+    assert not list(proofs(cache.layout))
+
+
 def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving) -> None:
     """Killed with ``kill -9``, the parent closes the pipe; a process whose kernel hangs ends all the same."""
     process.behaviour = "hangs"
@@ -396,11 +430,20 @@ def test_each_problem_of_a_model_serves_by_its_own_timings(tmp_path: Path, monke
     _decided_by(monkeypatch, Verdict(cases=24, timings=timings, untimed="memory"))
     wide, tall = replace(PROBLEM, n=144), replace(PROBLEM, n=208)
     with _opened(tmp_path) as cache:
-        cache.prove_ahead([PROBLEM, wide, tall])
+        prove_ahead(cache, [PROBLEM, wide, tall])
         served = [cache.get_to_launch(one).record.family for one in (PROBLEM, wide, tall)]
         assert served == ["hopper", "hopper", "tensor_core"]
         ((_, detail),) = _logged(cache)
         assert detail.count("serves near there") == 2
+
+
+def test_of_many_problems_some_are_run_evenly_chosen(
+    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "_MOST_AHEAD", 2)
+    prove_ahead(cache, [replace(PROBLEM, n=72 + 8 * number) for number in range(5)])
+    (order,) = process.orders
+    assert [one.problem.n for one in order.asked] == [72, 96]
 
 
 def test_warm_proves_nothing_for_other_targets_or_without_a_gpu(

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from cache_engine.batch import gpu_check
-from cache_engine.batch.gpu_check import GpuCheck, GpuSpeed
+from cache_engine.batch.gpu_check import GpuSpeed
 from cache_engine.cache.cache import open_cache
+from cache_engine.cache.proving.watchdog import Verdict
 from cache_engine.cli import doctor
 from cache_engine.evaluator.validation import read_measurements
 from cache_engine.gpu.probe import local_arch
@@ -21,7 +22,7 @@ from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, Proof
+from cache_engine.model.proof import PROVED, REFUSED, Proof
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.proofs import write_proof
 from tests.cli.conftest import Examine
@@ -79,13 +80,14 @@ def test_compiling_without_a_gpu_says_that_the_family_is_unproved(tmp_path: Path
 def test_the_check_of_a_gpu_fails_with_what_is_wrong(
     tmp_path: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [GpuCheck("simt", PROVED, 20), GpuCheck("CuPy", PROVED, 1)]
+    found = [("simt", Verdict(20)), ("CuPy", Verdict(1))]
     monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter(found))
     monkeypatch.setattr(
         gpu_check, "speeds", lambda *_: iter([GpuSpeed("M", "o", 16, 64, 128, "simt", 9.5, reason="no clock")])
     )
     assert "20 cases right on the GPU" in examine("--gpu", store=tmp_path).stdout
-    found += [GpuCheck("hopper", REFUSED, 3, "it is wrong", "a case", 34, "gemm-cache time"), GpuCheck("x", UNPROVED)]
+    refused = Verdict(3, "it is wrong", case="a case", seed=34, command="gemm-cache time")
+    found += [("hopper", refused), ("x", Verdict(undecided="lost"))]
     checks = {
         one["name"]: one for one in json.loads(examine("--gpu", "--json", store=tmp_path, code=1).stdout)["checks"]
     }
@@ -99,7 +101,7 @@ def test_the_report_of_a_gpu_is_written_to_send_and_to_calibrate(
 ) -> None:
     speed = GpuSpeed("<Model>", "qkv", 16, 64, 128, "hopper", 9.5)
     timed = [speed, msgspec.structs.replace(speed, m=4096, tflops=3.25, reference_tflops=6.5, latency_us=2.5)]
-    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter([GpuCheck("simt", PROVED, 20)]))
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter([("simt", Verdict(20))]))
     monkeypatch.setattr(gpu_check, "speeds", lambda *_: iter(timed))
     monkeypatch.setattr(doctor, "gpu", lambda: H100)
     monkeypatch.setattr(doctor, "_device_memory", lambda: doctor.Check("device memory", doctor.OK, ""))
@@ -120,18 +122,19 @@ def test_the_report_of_a_gpu_is_written_to_send_and_to_calibrate(
     timed[1] = msgspec.structs.replace(speed, reason="its largest relative error is 0.5", is_wrong=True)
     assert "hopper 16x64x128 is wrong" in examine("--gpu", store=place, code=1).stdout
     assert "goes with --gpu" in run("doctor", "--output", files[0], store=place).stderr
+    assert "does not exist" in run("doctor", "--gpu", "--output", tmp_path / "no" / "gpu.csv", store=place).stderr
     assert "must end with" in run("doctor", "--gpu", "--output", "gpu.txt", store=place).stderr
 
 
 def test_a_report_that_cannot_be_written_is_printed(
     tmp_path: Path, place: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter([GpuCheck("simt", PROVED, 20)]))
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter([("simt", Verdict(20))]))
     monkeypatch.setattr(gpu_check, "speeds", lambda *_: iter([GpuSpeed("M", "o", 16, 64, 128, "simt", 9.5)]))
     (tmp_path / "dir.csv").mkdir()
     for file in (tmp_path / "dir.csv", tmp_path / "none" / "gpu.csv"):
         done = examine("--gpu", "--output", file, store=place, code=1)
-        assert "cannot be written" in str(done.exception)
+        assert "is a directory" in str(done.exception) or "folder that does not exist" in str(done.exception)
         assert "right on the GPU" not in done.stdout, "nothing is checked first"
     old, link = tmp_path / "old.json", tmp_path / "link.html"
     old.write_text("old")

@@ -30,6 +30,12 @@ KERNEL = 'extern "C" __global__ void k(float* a) { a[threadIdx.x] *= 2; }'
 CLEAN = {name: value for name, value in os.environ.items() if name not in KEYED}
 
 
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str, int]:
+    """A compile without any variable that reaches a compiler."""
+    return _compiled(tmp_path_factory.mktemp("clean"))
+
+
 def _compiled(folder: Path, **variables: str) -> tuple[str, str, str, int]:
     command = [sys.executable, "-c", COMPILE, str(folder)]
     done = subprocess.run(command, env=CLEAN | variables, capture_output=True, text=True)
@@ -38,9 +44,8 @@ def _compiled(folder: Path, **variables: str) -> tuple[str, str, str, int]:
     return component, key, code, int(registers)
 
 
-def test_a_variable_that_changes_the_code_changes_the_key(tmp_path: Path) -> None:
+def test_a_variable_that_changes_the_code_changes_the_key(tmp_path: Path, clean: tuple[str, str, str, int]) -> None:
     """Another NVVM takes 166 registers in place of 236; another writer of ELF is chosen by a name that may be empty."""
-    clean = _compiled(tmp_path)
     assert clean[0] == "None"
     assert _compiled(tmp_path)[:2] == clean[:2]
     another = _compiled(tmp_path, NV_NVVM_VERSION="nvvm-latest")
@@ -53,9 +58,11 @@ def test_a_variable_that_changes_the_code_changes_the_key(tmp_path: Path) -> Non
     assert len({clean[1], another[1], elf[1], _compiled(tmp_path, FINALIZER_USE_LEGACY_ELF_BUILDER="")[1]}) == 4
 
 
-def test_variables_left_out_change_neither_the_code_nor_the_key(tmp_path: Path) -> None:
+def test_variables_left_out_change_neither_the_code_nor_the_key(
+    tmp_path: Path, clean: tuple[str, str, str, int]
+) -> None:
     odd = dict.fromkeys(LEFT_OUT, "1") | dict.fromkeys(("HOME", "PATH", "PWD", "TMPDIR"), str(tmp_path))
-    assert _compiled(tmp_path, **odd) == _compiled(tmp_path)
+    assert _compiled(tmp_path, **odd) == clean
 
 
 def test_values_of_variables_are_hashed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache as compiled_once
 from importlib import metadata
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS, nvcc, nvrtc, triton
-from cache_engine.compilers.base import ALLOWED, Compiler, extra_flags
+from cache_engine.compilers.base import ALLOWED, Compiled, Compiler, extra_flags
 from cache_engine.compilers.diagnostics import diagnostics, warnings
 from cache_engine.compilers.disassembly import resources, sass
 from cache_engine.compilers.elf import code_of as elf_code
@@ -114,6 +115,12 @@ SUBJECTS = {
 NEEDS = {"nvcc": needs_host_compiler}
 
 
+@compiled_once
+def _compiled(subject: Subject, arch: str) -> Compiled:
+    """Its source for a target, compiled by this process alone and once."""
+    return subject.compiler.compile(subject.source(arch), arch)
+
+
 @pytest.fixture(params=[pytest.param(name, marks=NEEDS.get(name, ())) for name in SUBJECTS])
 def subject(request: pytest.FixtureRequest) -> Subject:
     if request.param == "triton":
@@ -129,7 +136,7 @@ def test_every_compiler_is_held_to_this() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_code_is_a_whole_cubin_of_the_target_with_the_kernel_in_it(subject: Subject, arch: str) -> None:
     """The driver loads what is whole, is for CUDA, and names a chip of the same major version."""
-    compiled = subject.compiler.compile(subject.source(arch), arch)
+    compiled = _compiled(subject, arch)
     number = int("".join(filter(str.isdigit, arch)))
     machine, flags = struct.unpack_from("<H", compiled.cubin, 18)[0], struct.unpack_from("<I", compiled.cubin, 48)[0]
     assert missing_bytes(compiled.cubin) == 0
@@ -152,17 +159,15 @@ def test_the_code_is_a_whole_cubin_of_the_target_with_the_kernel_in_it(subject: 
 
 
 def test_the_same_source_gives_the_same_code(subject: Subject) -> None:
-    source = subject.source("sm_90")
-    first, second = (subject.compiler.compile(source, "sm_90") for _ in range(2))
-    assert code_of(first.cubin) == code_of(second.cubin)
+    again = subject.compiler.compile(subject.source("sm_90"), "sm_90")
+    assert code_of(_compiled(subject, "sm_90").cubin) == code_of(again.cubin)
 
 
 def test_threads_compile_side_by_side(subject: Subject) -> None:
     with ThreadPoolExecutor(3) as pool:
         archs = ("sm_80", "sm_90", "sm_100")
         together = list(pool.map(lambda arch: subject.compiler.compile(subject.source(arch), arch).cubin, archs))
-    alone = subject.compiler.compile(subject.source(archs[1]), archs[1]).cubin
-    assert code_of(together[1]) == code_of(alone)
+    assert code_of(together[1]) == code_of(_compiled(subject, archs[1]).cubin)
     assert len({str(code_of(cubin)) for cubin in together}) == len(archs)
 
 
@@ -286,8 +291,8 @@ def test_fast_math_is_off_unless_asked_for() -> None:
     "arch", ["sm_90a", *(pytest.param(arch, marks=pytest.mark.soak) for arch in ("sm_80", "sm_120"))]
 )
 def test_with_lines_it_makes_the_same_machine_code(subject: Subject, arch: str) -> None:
-    source = subject.source(arch)
-    plain, with_lines = (each.compile(source, arch) for each in (subject.compiler, subject.compiler.with_lines()))
+    plain = _compiled(subject, arch)
+    with_lines = subject.compiler.with_lines().compile(subject.source(arch), arch)
     assert elf_code(plain.cubin) == elf_code(with_lines.cubin)
     assert any(elf_code(plain.cubin).values())
     assert (b".loc" in plain.ptx, b".loc" in with_lines.ptx) == (False, True)

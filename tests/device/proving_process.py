@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.cache.proving import watchdog
 from cache_engine.cache.proving.watchdog import CASE, LANDED, LAUNCH, RIGHT, UNTIMED, Line, Order, Verdict, Watchdog
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey
 from cache_engine.store.proofs import write_proof
 from tests.device import numpy_gpu
 
@@ -54,14 +56,14 @@ def main(store: str, last: str) -> None:
         write_proof(*given, **options)
         reach(WRITTEN)
 
-    def locking(lock: Any) -> Any:
+    def locking(proving: proving.Proofs, name: CacheKey) -> AbstractContextManager[None]:
         print("locking", flush=True)
-        return locked(lock)
+        return locked(proving, name)
 
     patch.setattr(proving, "Watchdog", start)
     patch.setattr(watchdog.Watchdog, "_take", staticmethod(taken))
     patch.setattr(proving, "write_proof", written)
-    patch.setattr(proving.Proofs, "_locked", staticmethod(locking))
+    patch.setattr(proving.Proofs, "_locked", locking)
     with open_cache(Path(store), durability="fast", prove="before") as cache:
         print(cache.get_to_launch(PROBLEM).record.family, flush=True)
 

@@ -116,8 +116,8 @@ def _check(folder: Path, kills: int, seed: int) -> None:
     )
 
 
-def test_a_hundred_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path) -> None:
-    _check(tmp_path, kills=100, seed=1)
+def test_fifty_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path) -> None:
+    _check(tmp_path, kills=50, seed=1)
 
 
 @pytest.mark.soak

@@ -37,6 +37,7 @@ from cache_engine.model.events import REMOTE_DOWN
 from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.model.proof import HINT, PROVED, Proof
 from cache_engine.store import timings
 from cache_engine.store.codec import (
     MAX_RAW_BYTES,
@@ -51,6 +52,7 @@ from cache_engine.store.journal import SNAPSHOT, DecisionReader, Journal, fold, 
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
+from cache_engine.store.proofs import UnknownProof, hints_of, read_hints, read_proof, write_proof
 from cache_engine.store.results import (
     NewResult,
     UnknownResults,
@@ -65,7 +67,7 @@ from cache_engine.upkeep.survey import check_code, check_record
 from cache_engine.usage.demand import by_bytes, by_flops
 from cache_engine.usage.timeline import Stored, Timeline
 from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures
-from tests.helpers import invented_timing, make_cubin, make_entry, make_store
+from tests.helpers import INVENTED_GPU, invented_timing, make_cubin, make_entry, make_store
 
 PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
 CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)
@@ -127,7 +129,7 @@ def _pack(folder: Path) -> list[bytes]:
         key, artifact, describe = make_entry(seed, cubin_bytes=100)
         data, blob = encode_blob(key, artifact, compress=True)
         entries.append((key, encode_record(describe(blob)), data))
-    write_pack(folder / "seed.gemmpack", sorted(entries))
+    write_pack(folder / "seed.gemmpack", sorted(entries), hints=b"[]")
     return [(folder / "seed.gemmpack").read_bytes()]
 
 
@@ -147,6 +149,7 @@ def _read_pack(data: bytes, folder: Path) -> None:
     with suppress(PackUnusable, CorruptEntry):
         pack = Pack(path, check=_check_entry)
         assert sum(pack.made_with.values()) >= 0
+        pack.hints()
         assert all(len(record.key) == 64 for record in pack.records())
         for number in range(min(len(pack), 10)):
             with suppress(CorruptEntry):
@@ -158,6 +161,26 @@ def _read_pack(data: bytes, folder: Path) -> None:
 def _check_entry(record: Record, cubin: bytes) -> None:
     check_record(record)
     check_code(record, cubin)
+
+
+def _hints(folder: Path) -> list[bytes]:
+    store = make_store(folder / "store")
+    proof = Proof(family="hopper", state=PROVED, device=INVENTED_GPU, toolchain="nvrtc", at=1.0, cases=2, kernels="ab")
+    write_proof(store.layout, CacheKey("ab" * 32), proof, durable=False)
+    return [hints_of(store.layout), msgspec.json.encode(proof)]
+
+
+def _read_hints(data: bytes, folder: Path) -> None:
+    """Also as a proof in the store; its checksum is made to fit."""
+    with suppress(CorruptEntry):
+        assert all(hint.state == HINT for _, hint in read_hints(data))
+    store = make_store(folder / "store")
+    path = Path(store.layout.proof_path(CacheKey("cd" * 32)))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b'{"checksum":"xxh3:%b","proof":%b}' % (xxhash.xxh3_64_hexdigest(data).encode(), data))
+    path.chmod(0o600)
+    with suppress(CorruptEntry, UnknownProof):
+        read_proof(store.layout, CacheKey("cd" * 32))
 
 
 def _journal(folder: Path) -> list[bytes]:
@@ -365,6 +388,7 @@ TARGETS = {
     "record": Target(_record, _read_record),
     "blob": Target(_blob, _read_blob),
     "pack": Target(_pack, _read_pack),
+    "hints": Target(_hints, _read_hints),
     "journal": Target(_journal, _read_journal),
     "journal snapshot": Target(
         lambda _: [b'{"format":1,"generation":1,"folded":["0001"],"totals":{},"usage":[],"recent":[],"periods":[]}'],

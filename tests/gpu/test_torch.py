@@ -202,14 +202,15 @@ def test_warming_loads_what_a_first_capture_needs_also_where_a_family_is_not_pro
 
     model = torch.nn.Sequential(torch.nn.Linear(512, 512)).to("cuda", torch.bfloat16)
     ours.swap(model)
-    with open_cache(tmp_path, durability="fast") as cache, torch.no_grad():
+    with open_cache(tmp_path / "store", durability="fast") as cache, torch.no_grad():
         monkeypatch.setattr(ours.serving, "cache", cache)
         monkeypatch.setattr(ours.serving, "wait_ms", 0.0)
         ours.warm(model, m=range(1, 65))
         compiled = cache.stats().totals.compiles
         for m in (1, 33, 64):
+            x = on_gpu(m, 512)  # nothing may be copied from the host while a graph is captured
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                model(on_gpu(m, 512))
+                model(x)
         assert cache.stats().totals.compiles == compiled
 
 

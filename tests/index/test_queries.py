@@ -16,7 +16,7 @@ from cache_engine.index import queries, summaries
 from cache_engine.index.queries import SORTS, KernelFilter
 from cache_engine.index.sync import SCHEMA, SCHEMA_VERSION, Index
 from cache_engine.model.artifact import Record, RecordedProblem
-from cache_engine.model.events import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
+from cache_engine.model.events import CLEAN, CORRUPT, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
@@ -442,3 +442,30 @@ def test_the_nearest_kernel_is_of_the_same_n_and_k_was_there_before_and_differs_
             )
         found = summaries.nearest_of(connection, ["missed", "of another n", "later", "gone"])
     assert found == {"missed": ("near and newer", ["target"]), "later": ("missed", [])}
+
+
+def test_kernels_that_left_are_known_by_their_last_event_and_those_that_came_back_are_not() -> None:
+    with duckdb.connect() as connection:
+        connection.execute(SCHEMA)
+        for at, kind, key in (
+            (1.0, PUBLISH, "evicted"),
+            (2.0, EVICT, "evicted"),
+            (3.0, CLEAN, "evicted"),
+            (1.0, EVICT, "back"),
+            (2.0, PUBLISH, "back"),
+            (2.0, CORRUPT, "damaged"),
+            (2.0, EVICT, "of no interest"),
+        ):
+            connection.execute("INSERT INTO events (happened_at, kind, key) VALUES (?, ?, ?)", [at, kind, key])
+        found = queries.departed(connection, ["evicted", "back", "damaged", "never seen"])
+    assert found == {"evicted": EVICT, "damaged": CORRUPT}
+
+
+def test_compiles_are_counted_by_when_and_how_long() -> None:
+    with duckdb.connect() as connection:
+        connection.execute(SCHEMA)
+        for key, at, ms in (("a", 10.0, 99.9), ("b", 19.0, 100.0), ("c", 20.0, 1e9), ("d", 5.0, 1.0), ("e", -5.0, 1.0)):
+            connection.execute("INSERT INTO kernels (key, created_at, compile_ms) VALUES (?, ?, ?)", [key, at, ms])
+        connection.execute("INSERT INTO kernels (key, created_at, framework) VALUES ('other', 10, 'triton')")
+        found = summaries.compile_spread(connection, 10, 8.0)
+    assert [(row["start"], row["class"], row["kernels"]) for row in found] == [(10, 0, 1), (10, 1, 1), (20, 5, 1)]

@@ -18,8 +18,10 @@ from cache_engine.insight.linked.marks import PaneText, Value, cycles_of, linked
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import DType
 
+Lines = tuple[tuple[str, str | None, str | None], ...]
+
 # Each line: its text, and what it does to R0 to R3 and P0.
-_LINES = (
+_LINES: Lines = (
     ("/*0000*/ S2R R0, SR_TID.X ;", "^", ""),
     ("/*0010*/ MOV R1, RZ ;", ":^", ""),
     (".L_x_0:", None, None),
@@ -35,9 +37,24 @@ _LINES = (
 )
 
 
-def _printed(target: str = "sm_90", stall: int = 5) -> str:
+# Two paths that never meet.
+_PATHS: Lines = (
+    ("/*0000*/ MOV R1, 0x1 ;", " ^", ":"),
+    ("/*0010*/ @P0 BRA `(.L_x_1) ;", " :", "v"),
+    ("/*0020*/ MOV R1, 0x2 ;", " ^", ""),
+    ("/*0030*/ BRA `(.L_x_2) ;", " :", ""),
+    (".L_x_1:", None, None),
+    ("/*0040*/ STS [UR4], R1 ;", " v", ""),
+    ("/*0050*/ EXIT ;", "", ""),
+    (".L_x_2:", None, None),
+    ("/*0060*/ STS [UR4], R1 ;", " v", ""),
+    ("/*0070*/ EXIT ;", "", ""),
+)
+
+
+def _printed(target: str = "sm_90", stall: int = 5, lines: Lines = _LINES) -> str:
     rows = [f"\t.target\t{target}", f"{'':90}// | GPR     | PRED |", f"{'':90}// |   # 0123 | # 0 |"]
-    for text, registers, guards in _LINES:
+    for text, registers, guards in lines:
         if registers is None:
             rows.append(text)
             continue
@@ -46,7 +63,11 @@ def _printed(target: str = "sm_90", stall: int = 5) -> str:
     return "\n".join(rows)
 
 
-TEXT = "\n".join(text if registers is None else f"        {text}" for text, registers, _ in _LINES)
+def _text(lines: Lines) -> str:
+    return "\n".join(text if registers is None else f"        {text}" for text, registers, _ in lines)
+
+
+TEXT = _text(_LINES)
 
 
 def test_the_values_of_a_loop_join_where_its_paths_meet_and_end_where_they_are_written_anew() -> None:
@@ -58,6 +79,11 @@ def test_the_values_of_a_loop_join_where_its_paths_meet_and_end_where_they_are_w
         ("R2", 4, 8): (10,),  # under a guard, the old value may stay
         ("P0", 6): (7, 8, 9),  # nvdisasm marks the guard of LDGSTS as written
     }
+
+
+def test_values_of_paths_that_do_not_meet_stay_apart() -> None:
+    values = read_sass(_text(_PATHS), _printed(lines=_PATHS)).values
+    assert [value for value in values if value.register == "R1"] == [Value("R1", (1,), (6,)), Value("R1", (3,), (9,))]
 
 
 def test_stalls_are_read_of_known_targets_only() -> None:

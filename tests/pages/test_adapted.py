@@ -44,7 +44,7 @@ def test_the_page_of_one_says_what_is_known(open_page: Open, store: DiskStore, t
     facts = next(frame for frame in frames(app) if "Property" in frame)
     shown = dict(zip(facts["Property"], facts["Value"], strict=True))
     assert (shown["Framework"], shown["Target"], shown["Version"]) == ("triton", "sm_90a", "3.9.0")
-    assert shown["Spills"].startswith("unknown: the report")
+    assert shown["Spills per thread"].startswith("unknown: the report")
     stages = next(frame for frame in frames(app) if "Stage" in frame)
     assert dict(zip(stages["Stage"], stages["Time"], strict=True)) == STAGES
     ptx = triton_groups(tmp_path / "again")[TILE].files["tile.ptx"].decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -11,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.addresses import moved
 from app.presenters.forms import address_of, prediction_form, present_names, problem_of, values_of
 from cache_engine.model.gemm import GemmProblem
+from tests.helpers import make_store
 from tests.pages.opening import Open, sound
 
 OTHERS = ("overview", "kernels", "compare", "architectures", "coverage", "demand", "admin")  # Predict has the form too
@@ -105,6 +107,8 @@ def test_a_link_has_all_values_so_that_those_typed_before_do_not_remain(open_pag
         "s_compiler", "s_family", "s_config",
     }  # fmt: skip
     app = sound(open_page(compiled_store, "compile", s_epilogue="bias", s_dtype="fp16"))
+    _go(app, "kernels")
+    sound(app.run())
     app.query_params.update(address_of(FORM, values_of(GemmProblem(16, 64, 32, arch="sm_90"))))
     app.switch_page("../pages/compile.py")
     sound(app.run())
@@ -126,3 +130,22 @@ def test_fields_of_earlier_addresses_have_their_present_names(
     old: dict[str, list[str]], new: dict[str, list[str]]
 ) -> None:
     assert present_names(old) == new
+
+
+@pytest.mark.parametrize("label", ["Open in Compile", "Open in Predict"])
+def test_a_kernels_page_leads_to_the_form_with_all_its_values(
+    open_page: Open, compiled_store: Path, label: str
+) -> None:
+    record = next(one for one in make_store(compiled_store).records() if one.arch == "sm_80")
+    app = sound(open_page(compiled_store, "kernel", key=record.key))
+    (link,) = (one.proto for one in app.get("page_link") if one.proto.label == label)
+    app.query_params.clear()
+    app.query_params.update(parse_qs(link.query_string, keep_blank_values=True))
+    app.switch_page(f"../pages/{link.page}.py")
+    sound(app.run())
+    shown = tuple(app.number_input(key=f"s_{name}").value for name in "mnk")
+    assert shown == (record.problem.m, record.problem.n, record.problem.k)
+    assert app.selectbox(key="s_arch").value == "sm_80"
+    assert app.text_input(key="s_config").value == str(record.config)
+    if label == "Open in Compile":
+        assert f"{record.name}, by {record.compiler}: cached" in [text.value for text in app.text]

@@ -75,6 +75,14 @@ def test_a_view_is_saved_opened_and_deleted(open_page: Open, compiled_store: Pat
     assert open_cache(compiled_store).admin.views() == []
 
 
+def test_a_view_that_this_page_did_not_save_opens_with_what_is_known(open_page: Open, compiled_store: Path) -> None:
+    foreign = {"view": ["SQL"], "embed": ["true"], "page": ["1e308"], "arch": ["sm_90"], "sort": ["x'"], "": ["x"]}
+    open_cache(compiled_store).admin.save_view(View("of a newer version", foreign))
+    app = sound(open_page(compiled_store, "kernels"))
+    app.button(key="view-0").click()
+    assert {row["Target"] for row in listed(sound(app.run()))} == {"sm_90"}
+
+
 def test_a_view_shows_its_columns(open_page: Open, compiled_store: Path) -> None:
     open_cache(compiled_store).admin.save_view(View("few", {}, ("Key", "Note", "no such column")))
     app = sound(open_page(compiled_store, "kernels"))

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import pytest
 
+from app.addresses import KIND
 from app.components.header import news_words
 from app.presenters.command import equal
 from app.presenters.palette import MOST, PAGES, places, plain
@@ -79,7 +80,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Workload", {"span": "28 days"}, "demand --since 28d"),
     ("Kernels", {"view": "Other frameworks", "words": "tile"}, "caches ls tile"),
-    ("Kernels", {"view": "Triton", "words": "tile", "kind": ["triton"]}, "caches ls tile --kind=triton"),
+    ("Kernels", {"view": "Triton", "words": "tile", KIND: "triton"}, "caches ls tile --kind=triton"),
     ("Kernels", {"view": "SQL"}, "ls"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
     ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),

@@ -80,7 +80,7 @@ def test_the_first_page_opens_the_index_once_and_draws_no_grid(
     opened = openings(monkeypatch)
     app = sound(open_page(compiled_store, "overview"))
     assert not app.dataframe
-    about_misses = 3  # which kernels those are, the page learns from the log of decisions
+    about_misses = 2  # which kernels those are, the page learns from the log of decisions
     assert len(opened) == 1 + about_misses
 
 

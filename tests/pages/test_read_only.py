@@ -15,7 +15,7 @@ from tests.pages.test_all_pages import PAGES
 
 READING = {
     "Search", "Preview", "Refresh preview", "Run check", "Sync now", "Build pack", "Clear selection", "Remove",
-    "Reload", "as SQL", "Clear search and filters", "Compare",
+    "Reload", "as SQL", "Clear search and filters", "Compare", "Explain the miss",
 }  # fmt: skip
 """Buttons that change nothing. A button that is on and not among them fails the test."""
 CHANGING = {

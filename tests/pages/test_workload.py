@@ -118,6 +118,8 @@ def test_a_cell_leads_to_its_sizes_and_kernels_and_the_time_range_stays(open_pag
     assert [(row[0], row[3]) for row in rows] == [(shown.MISSING, "predicted")] * len(rows)
     assert sorted(m for row in rows for m in str(row[1]).split(",")) == ["1", "16", "3000"]
     assert sum(float(str(row[2])) for row in rows) == pytest.approx(0.2), "of the launches of all five shapes"
+    (link,) = (one.proto for one in app.get("page_link") if one.proto.label == "Open in Compile")
+    assert parse_qs(link.query_string)["s_arch"] == ["sm_90"]
 
 
 def test_a_link_of_an_older_version_names_the_target_within_the_shape(open_page: Open, asked: Path) -> None:
@@ -149,7 +151,7 @@ def test_the_time_range_is_part_of_the_address(open_page: Open, asked: Path) -> 
 def test_kernels_that_are_stored_are_said_to_be(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "demand"))
     assert any("✓ 1 of 1" in str(cell["text"]) for cell in _matrix(app).values())
-    assert (shown.STORED,) in _table(app, "State")
+    assert (shown.STORED,) in _table(sound(open_page(compiled_store, "demand", all="true")), "State")
     app = sound(open_page(compiled_store, "demand", missing="true"))
     assert "No kernel is missing" in app.success[0].value
 
@@ -243,7 +245,7 @@ def test_a_kernel_that_was_evicted_is_said_to_be_evicted(open_page: Open, compil
 
 
 def test_the_matrix_is_that_of_the_address(open_page: Open, compiled_store: Path) -> None:
-    app = sound(open_page(compiled_store, "coverage", model="Qwen3-0.6B", dtype="fp32", archs="sm_120"))
+    app = sound(open_page(compiled_store, "coverage", model="Qwen3-0.6B", dtype="fp32", archs="sm_120", all="true"))
     assert [row[0] for row in _table(app, "Operation", "Shape")] == ["qkv", "o", "gate+up", "down", "lm_head"]
     assert all(str(cell["text"]).startswith("✗ 0 of") for cell in _matrix(app).values())
     assert set(_table(app, "State")) == {(shown.MISSING,)}
@@ -388,9 +390,7 @@ def test_the_job_of_a_cell_makes_the_very_kernels_that_are_missing(cache: Cache,
     """The job's form and table describe the shape in other words than the key that a program asks for."""
     selection = cache.select(problem)
     missing = [Covering(selection, (range(problem.m, problem.m + 1),))]
-    made = shown.shape_job(table_form("sm_90"), Shape.of(problem), missing)
-    assert made is not None
-    values, table = made
+    values, table = shown.shape_job(table_form("sm_90"), missing)
     shapes = table_shapes(Path("table.csv"), table)
     rows = wanted(shapes, archs=values["arch"], ms=parse_sizes(values["tokens"]), **made_of(values))
     assert [kernel.key for kernel in distinct(coverage(cache, rows))] == [selection.key]

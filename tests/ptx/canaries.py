@@ -33,7 +33,7 @@ def mistake_of(canary: Canary, kernel: Kernel) -> str:
         return LoadedKernel(b"", name, canary.launch, canary.problem, function, has_workspace=False)
 
     try:
-        return run_canary(load, canary.launch, canary.problem, SEED).mistake
+        return run_canary(load, canary.launch, canary.problem, SEED)[0]
     except Fault as fault:
         return f"Fault: {fault}"
 
@@ -66,9 +66,7 @@ def refused_by(mistake: Mistake, canary: Canary) -> str | None:
         if mistake.is_in_ptx:
             return mistake_of(canary, Kernel(mistake.make(ptx_of(source, canary.problem.arch or ""))))
         return mistake_of(canary, Kernel(ptx_of(mistake.make(source), canary.problem.arch or "")))
-    except PtxError:
-        raise
-    except AssertionError:  # the text is not in this kernel
+    except (PtxError, AssertionError):  # no assembler takes it, or the text is not in this kernel
         return None
 
 

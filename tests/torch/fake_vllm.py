@@ -36,6 +36,9 @@ _MODULES = {
 }  # fmt: skip
 """What our plugin imports from each module."""
 
+_DECORATORS: dict[str, Any] = {
+    "abstractmethod": abc.abstractmethod, "classmethod": classmethod, "staticmethod": staticmethod,
+}  # fmt: skip
 Behaviour = dict[str, Callable[[dict[str, Any]], Any]]
 
 
@@ -66,17 +69,19 @@ class FakeVllm:
             self.made[name] = self._class(name)
         for name, one in self.contract["functions"].items():
             self.made[name] = self._function(name, one, name)
+        modules: dict[str, Any] = {}
         for name, imported in _MODULES.items():
             module: Any = ModuleType(name)
             vars(module).update({one: self.made[one] for one in imported})
             monkeypatch.setitem(sys.modules, name, module)
+            modules[name] = module
             if "." in name:
                 parent, _, last = name.rpartition(".")
-                setattr(sys.modules[parent], last, module)
-        self.envs: Any = sys.modules["vllm.envs"]
+                setattr(modules[parent], last, module)
+        self.envs = modules["vllm.envs"]
         self.envs.VLLM_BATCH_INVARIANT = False
-        vars(sys.modules["vllm.platforms"])["current_platform"] = self.platform
-        self.quantization: Any = sys.modules["vllm.model_executor.layers.quantization"]
+        modules["vllm.platforms"].current_platform = self.platform
+        self.quantization = modules["vllm.model_executor.layers.quantization"]
         self.quantization.QUANTIZATION_METHODS = ["fp8"]
         self.registered: dict[str, Any] = {}
 
@@ -104,9 +109,7 @@ class FakeVllm:
         exec(f"def {name}({', '.join(how['parameters'])}): return do(dict(locals()))", space)
         made = space[name]
         for kind in reversed(how["decorators"]):
-            made = {"abstractmethod": abc.abstractmethod, "classmethod": classmethod, "staticmethod": staticmethod}[
-                kind
-            ](made)
+            made = _DECORATORS[kind](made)
         return made
 
     # ---- What the functions do, from their arguments ----

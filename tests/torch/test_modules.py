@@ -159,6 +159,30 @@ def test_an_activation_is_part_of_the_kernel(finder: Any) -> None:
     assert unswap(layer) == 0
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch knows no other process")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_a_layer_whose_weight_is_spread_over_processes_is_pytorchs_own(place: str, tmp_path: Path) -> None:
+    """Tensor parallelism after swap: no operator but PyTorch's own knows how to divide the work."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        ours, x = torch.nn.Sequential(torch.nn.Linear(8, 6)), torch.randn(3, 8)
+        expected = ours(x)
+        swap(ours)
+        parallelize_module(ours, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel()})
+        torch._dynamo.reset()
+        for one in (ours, torch.compile(ours, fullgraph=True, backend="aot_eager")):
+            for context in (torch.no_grad(), torch.enable_grad()):
+                with context:
+                    torch.testing.assert_close(one(x), expected)
+        one(x).sum().backward()
+        assert ours[0].weight.grad is not None
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 # ---- Warming ----
 
 

@@ -101,6 +101,14 @@ def test_vllm_without_the_classes_starts_and_says_what_is_missing(
     assert "has no --quantization gemm_cache: ModuleNotFoundError" in caplog.text
 
 
+def test_another_version_of_vllm_says_what_to_do_when_a_model_is_loaded(
+    fake: FakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.kernels.linear.scaled_mm", None)
+    with pytest.raises(RuntimeError, match=r"knows the layers of vLLM 0\.33, .*; leave the option out, or install"):
+        fake.registered["gemm_cache"]().get_quant_method(torch.nn.Linear(2, 2), "layer")
+
+
 def test_without_vllm_nothing_is_raised_and_no_module_of_it_is_imported() -> None:
     program = (
         "import sys; sys.modules['vllm'] = None\nimport cache_engine.torch.vllm as ours; ours.register()\n"
@@ -138,6 +146,24 @@ def test_a_layer_is_warmed_captured_and_computed_by_our_operator(
         torch.testing.assert_close(method.apply(layer, x, bias), F.linear(x, layer.weight, bias))
     assert launches.serving.cache.stats().totals.compiles == compiled == 4  # type: ignore[union-attr]
     assert not fake.by_vllm
+
+
+def test_vllms_compiler_meets_no_break(layers: Any, fake: FakeVllm) -> None:
+    layer = fake.layer(some(24, 16, dtype=torch.bfloat16))
+    method = layers.method_of(layer)
+    method.has_kernels = True
+    fp8_layer, _ = _fp8_layer(fake, 192, 256)
+    kernel = layers.GemmCacheBlockScaledKernel(SimpleNamespace(out_dtype=torch.bfloat16))
+
+    def step(x: Any, codes: Any, scales: Any) -> Any:
+        return method.apply(layer, x).sum() + kernel.apply_block_scaled_mm(
+            codes, fp8_layer.weight, scales, fp8_layer.weight_scale_inv
+        )
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")
+    for m in (3, 7):
+        given = some(m, 16, dtype=torch.bfloat16), torch.zeros(m, 256).to(torch.float8_e4m3fn), torch.ones(m, 2)
+        assert torch.equal(compiled(*given), step(*given))
 
 
 def test_a_graph_of_a_size_that_the_config_does_not_name_has_pytorchs_product(
@@ -273,11 +299,13 @@ def test_a_layer_in_fp8_has_our_kernel(fp8: Any, fake: FakeVllm, machine: Any, m
     assert [(str(one.scales), one.m, one.n, one.k) for one in machine] == [("1x128,128x128", 5, 192, 256)]
 
 
-@pytest.mark.parametrize(("n", "k", "is_ours"), [(192, 256, True), (192, 200, False)])
+@pytest.mark.parametrize(
+    ("n", "k", "is_bmm", "is_ours"), [(192, 256, False, True), (192, 200, False, False), (192, 256, True, False)]
+)
 def test_kernels_for_fp8_are_compiled_or_vllms_kernel_stays(
-    fp8: Any, layers: Any, fake: FakeVllm, n: int, k: int, is_ours: bool
+    fp8: Any, layers: Any, fake: FakeVllm, n: int, k: int, is_bmm: bool, is_ours: bool
 ) -> None:
-    layer = fake.layer(torch.zeros(n, k, dtype=torch.float8_e4m3fn), weight_scale_inv=torch.ones(2, 2))
+    layer = fake.layer(torch.zeros(n, k, dtype=torch.float8_e4m3fn), weight_scale_inv=torch.ones(2, 2), is_bmm=is_bmm)
     method = fp8.get_quant_method(layer, "")
     method.create_weights(layer, k, [n], k, n, torch.bfloat16)
     method.process_weights_after_loading(layer)

@@ -20,12 +20,11 @@ _FOLDER = Path(__file__).parent
 _PACKAGE, _COMPONENT, _BUILT = "gemm-cache", "code", "built"
 
 
-def show(code: Linked, name: str, *, key: str, height: int = 600) -> None:
+def show(code: Linked, name: str, *, key: str) -> None:
     """Draws a pane for each text of the code, and above them a note for each missing text.
 
     Args:
         name: the name of downloaded files, without a suffix.
-        height: the height of the panes, in pixels.
     """
     for note in code.notes:
         st.text(note)
@@ -37,7 +36,7 @@ def show(code: Linked, name: str, *, key: str, height: int = 600) -> None:
         component = ComponentConfig(_COMPONENT, _BUILT)
         manager.register_from_manifest(ComponentManifest(_PACKAGE, __version__, [component]), _FOLDER)
     draw = st.components.v2.component(full_name, js="code-*.js")
-    draw(key=key, data=document(code, name, height))
+    draw(key=key, data=document(code, name))
 
 
 MOST_CHARACTERS = 8_000_000
@@ -48,19 +47,17 @@ _UNLINKED = "These panes are not linked: nothing says which of their lines belon
 _SUFFIXES = {"cuda": "cu", "python": "py", "ptx": "ptx", "sass": "sass"}
 
 
-def document(code: Linked, name: str, height: int) -> dict[str, Any]:
-    """The data that the browser's program draws: the panes with their texts and links, and the arguments.
+def document(code: Linked, name: str) -> dict[str, Any]:
+    """The data that the browser's program draws: the panes with their texts and links.
 
     Args:
         name: what downloaded files are called, without a suffix.
-        height: of the panes, in pixels.
     """
     chains: dict[tuple[int, ...], int] = {(): 0}
     limit = MOST_CHARACTERS // max(len(code.panes), 1)
     panes = [_pane(pane, name, chains, limit) for pane in code.panes]
     return {
         "hint": _HINT if code.is_linked else _UNLINKED,
-        "height": height,
         "chains": [list(chain) for chain in chains],
         "panes": panes,
     }
@@ -74,6 +71,7 @@ def _pane(pane: Pane, name: str, chains: dict[tuple[int, ...], int], limit: int)
             break
         lines.append(line)
     count = len(lines)
+    values = pane.values if count == len(pane.lines) else ()
     return {
         "name": pane.name,
         "language": pane.language,
@@ -85,17 +83,8 @@ def _pane(pane: Pane, name: str, chains: dict[tuple[int, ...], int], limit: int)
         "registers": list(pane.registers[:count]),
         "kinds": list(pane.kinds[:count]),
         "stalls": list(pane.stalls[:count]),
-        "values": _values(pane, count),
+        "values": [[value.register, value.defined, value.used] for value in values],
         "cycles": [list(row) for row in pane.cycles],
         "loop": list(pane.loop) if pane.loop is not None and pane.loop[1] <= count else None,
         "folds": [list(fold) for fold in pane.folds if fold[1] <= count],
     }
-
-
-def _values(pane: Pane, count: int) -> list[list[Any]]:
-    """Of each value its register, and of the first ``count`` lines those that define it and those that use it."""
-    found = (
-        [value.register, *([line for line in lines if line <= count] for lines in (value.defined, value.used))]
-        for value in pane.values
-    )
-    return [each for each in found if each[1] or each[2]]

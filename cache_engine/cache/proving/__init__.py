@@ -9,23 +9,20 @@ until its toolchain changes. ``warm`` on a GPU does this ahead, for all problems
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from cache_engine.background import BackgroundQueue
-from cache_engine.cache.proving.watchdog import Asked, Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import ENDED, Asked, Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
-from cache_engine.cache.serving import CompiledKernel, Serving
-from cache_engine.cache.stages import StageClock
-from cache_engine.errors import CorruptEntry, GemmCacheError, NotHereError
+from cache_engine.cache.serving import CompiledKernel
+from cache_engine.errors import CorruptEntry, NotHereError
 from cache_engine.gpu.probe import current_gpu
 from cache_engine.gpu.timer import Timing
 from cache_engine.kernels.select import TO_PROVE, plain_family
@@ -38,10 +35,10 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
 from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof, identity, is_shipped, kernels_digest
-from cache_engine.process import processors, renew_after_fork
+from cache_engine.process import renew_after_fork
 from cache_engine.settings import BEFORE, NEVER, Settings
-from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.store.proofs import UnknownProof, proofs, read_proof, write_proof
 
@@ -49,10 +46,10 @@ _log = Log(__name__)
 
 FASTER = 0.95
 """A proved family serves if its median time is at most this share of the plain family's median time."""
+_MOST_AHEAD = 64
 _LOCK_S = 600.0  # the longest wait for another process that proves the same
 
 _Pair = tuple[CompiledKernel, CompiledKernel]  # of one problem: that of the family to prove, and the plain one
-Keep = Callable[[CompiledKernel, Timing], Failure | None]
 
 
 def order_of(
@@ -63,6 +60,31 @@ def order_of(
         identity=name, family=selection.family.name, arch=selection.problem.arch or "", device=number,
         compiler_flags=settings.compiler_flags, cuda=settings.cuda, asked=asked,
     )  # fmt: skip
+
+
+class OpenedCache(Protocol):
+    """The attributes of an opened cache that proofs need."""
+
+    settings: Settings
+    has_store: bool
+    selector: Selector
+    exact_kernels: ExactKernels
+    journal: Journal
+
+    @property
+    def layout(self) -> StoreLayout:
+        """The files of the store."""
+        ...
+
+    def get_or_compile(
+        self, problem: GemmProblem, *, family: str | None = None, priority: Priority = ...
+    ) -> CompiledKernel:
+        """The kernel for a problem."""
+        ...
+
+    def keep_timing(self, kernel: CompiledKernel, timing: Timing) -> Failure | None:
+        """Stores a timing; returns the reason if it cannot."""
+        ...
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -82,34 +104,43 @@ class _Candidate(msgspec.Struct, frozen=True):
     is_exact: bool
 
 
+def prove_ahead(cache: OpenedCache, problems: Iterable[GemmProblem]) -> None:
+    """Proves the families that will serve these problems on the current GPU, and times them; waits for the end.
+
+    Does nothing for families that need no proof or have one, or without a GPU of the problems' target.
+    """
+    needing = [one for one in problems if cache.selector.select(one, None, None, None).family.name in TO_PROVE]
+    if needing:
+        proving = Proofs(cache)
+        try:
+            proving.ahead(needing)
+        finally:
+            proving.close()
+
+
 class Proofs:
     """Proves families on this process's GPUs, and reads and stores their proofs. Safe to use from several threads."""
 
-    def __init__(
-        self, selector: Selector, exact: ExactKernels, serving: Serving, settings: Settings, journal: Journal,
-        store: DiskStore | None, keep: Keep,
-    ) -> None:  # fmt: skip
-        """Proves nothing yet.
-
-        Args:
-            keep: a function that stores a timing of a kernel; returns the reason if it cannot.
-        """
-        self._selector, self._exact, self._serving, self._settings = selector, exact, serving, settings
-        self._journal, self._store, self._keep = journal, store, keep
+    def __init__(self, cache: OpenedCache) -> None:
+        """Proves nothing yet."""
+        self._cache, self._settings = cache, cache.settings
+        self._layout = cache.layout if cache.has_store else None
         self._start()
         renew_after_fork(self)
 
     def _start(self) -> None:
-        self._lock = threading.RLock()
         self._known: dict[CacheKey, Proof] = {}
         self._undecided: dict[CacheKey, str] = {}
-        self._pending: dict[CacheKey, PendingKernel[CompiledKernel]] = {}
+        self._pending: dict[Request, PendingKernel[CompiledKernel]] = {}
         self._queue = BackgroundQueue()
         self._watchdogs: set[Watchdog] = set()
 
     def renew_after_fork(self) -> None:
         """In a forked child: forgets running proofs, because the parent continues them."""
+        pending = list(self._pending.values())
         self._start()
+        for handle in pending:
+            handle.renew_after_fork()
 
     def served(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
         """The request to serve now in place of ``asked``, and a handle of the kernel that serves after its proof.
@@ -132,7 +163,10 @@ class Proofs:
         return (asked if state == PROVED and not self._is_slower(one) else one.plain), None
 
     def ahead(self, problems: Iterable[GemmProblem]) -> None:
-        """Proves the families of problems that callers will ask for, and times each problem; waits for the end."""
+        """Proves the families of problems that callers will ask for, and times the problems; waits for the end.
+
+        Of more than ``_MOST_AHEAD`` problems, only some are run and timed, evenly chosen.
+        """
         by_name: dict[CacheKey, list[_Candidate]] = {}
         for problem in problems:
             one = self._candidate((problem, None, None, None))
@@ -140,11 +174,11 @@ class Proofs:
                 by_name.setdefault(one.name, []).append(one)
         for name, every in by_name.items():
             if self._state(every[0]) == UNPROVED and name not in self._undecided:
-                self._prove(every, waits=True)
+                self._prove(every[:: -(-len(every) // _MOST_AHEAD)], waits=True)
 
     def _candidate(self, asked: Request) -> _Candidate | None:
         """The request as one for a family that this GPU must prove; ``None`` if it needs no proof or nothing runs."""
-        selected, exact = self._selector.select(*asked), self._exact.measured(asked)
+        selected, exact = self._cache.selector.select(*asked), self._cache.exact_kernels.measured(asked)
         selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
         plain = None if selection is None else self._plain(asked, selection)
         if selection is None or plain is None:
@@ -173,9 +207,9 @@ class Proofs:
 
     def _state(self, one: _Candidate) -> str:
         toolchain, proof = one.selection.compiler.fingerprint(), self._known.get(one.name)
-        if proof is None and self._store is not None:
+        if proof is None and self._layout is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
-                proof = read_proof(self._store.layout, one.name)
+                proof = read_proof(self._layout, one.name)
         if proof is not None and (proof.family, proof.device) != (one.selection.family.name, one.device):
             proof = None  # a file that was given another's name
         if proof is not None and proof.state != HINT:
@@ -187,14 +221,14 @@ class Proofs:
     def _is_hinted(self, one: _Candidate) -> bool:
         """Whether a pack says that another device of this name has proved the same kernels."""
         digest = kernels_digest(one.selection.prefix.components)
-        return self._store is not None and any(
+        return self._layout is not None and any(
             (hint.state, hint.device.name, hint.kernels) == (HINT, one.device.name, digest)
-            for _, hint in proofs(self._store.layout)
+            for _, hint in proofs(self._layout)
         )
 
     def _is_slower(self, one: _Candidate) -> bool:
         """Whether timings near the problem's m say that the plain family takes about as long, or less time."""
-        history = self._selector.history
+        history = self._cache.selector.history
         for ranked in () if history is None else history.rankings(one.asked[0]):
             times_us: dict[bool, float] = {}
             for each in ranked:  # fastest first
@@ -207,52 +241,32 @@ class Proofs:
     # ---- A proof ----
 
     def _prove(self, every: Sequence[_Candidate], *, waits: bool) -> PendingKernel[CompiledKernel]:
-        """Starts a proof, or joins the running proof of this family; returns a handle of the first kernel asked for.
+        """Queues a proof behind those that run; returns a handle of the first kernel asked for.
 
-        If ``waits``, returns only after the proof has ended; else at once.
+        If the family is proved by then, the handle gets its kernel at once. If ``waits``, returns only after the end.
         """
-        name = every[0].name
-        handle: PendingKernel[CompiledKernel] = PendingKernel(name, nullcontext)
-        with self._lock:
-            running = self._pending.get(name)
-            if running is None:
-                self._pending[name] = handle
-        if running is not None:
-            running.on_done(partial(self._join, every[0].asked, handle))
-            if waits:
-                running.wait()
-        elif waits:
-            self._work(every, handle)
-        elif not self._queue.put(partial(self._work, every, handle)):
-            self._pending.pop(name, None)
-            handle.fail("this process can start no thread")
+        asked = every[0].asked
+        handle = self._pending.get(asked)
+        if handle is None:
+            handle = self._pending[asked] = PendingKernel(every[0].name, nullcontext)
+            if not self._queue.put(partial(self._work, every, handle)):
+                self._pending.pop(asked, None)
+                handle.fail("this process can start no thread")
+        if waits:
+            handle.wait()
         return handle
-
-    def _join(
-        self, asked: Request, handle: PendingKernel[CompiledKernel], ended: PendingKernel[CompiledKernel]
-    ) -> None:
-        """After a proof that another problem started: completes the handle for the problem ``asked``."""
-        if not ended.ready:
-            handle.fail(str(ended.failure))
-            return
-        try:
-            handle.succeed(self._serving.get_or_compile(self._selector, asked, StageClock(), priority=Priority.WARM))
-        except (GemmCacheError, OSError) as error:
-            handle.fail(in_words(error), error)
 
     def _work(self, every: Sequence[_Candidate], handle: PendingKernel[CompiledKernel]) -> None:
         """Proves the family of ``every``, and completes the handle."""
         why, kernels, name = "the proof was interrupted", list[_Pair](), every[0].name
         try:
-            get = partial(self._serving.get_or_compile, self._selector, priority=Priority.PROMOTION)
-            with ThreadPoolExecutor(min(len(every), processors())) as pool:
-                kernels += pool.map(lambda one: (get(one.asked, StageClock()), get(one.plain, StageClock())), every)
+            kernels = [(self._kernel(one.asked), self._kernel(one.plain)) for one in every]
             why = self._decide(every[0], kernels)
         except Exception as error:  # whatever happens, the caller is served by the plain family
             why = self._undecided[name] = in_words(error)
             _log.warning("the proof of %s could not be made: %s", every[0].asked[0], why)
         finally:
-            self._pending.pop(name, None)
+            self._pending.pop(every[0].asked, None)
             if why:
                 handle.fail(why)
             else:
@@ -260,7 +274,9 @@ class Proofs:
 
     def _decide(self, one: _Candidate, kernels: Sequence[_Pair]) -> str:
         """Proves a family and logs the outcome; returns the reason why the first kernel of it does not serve."""
-        with self._locked(None if self._store is None else self._store.layout.key_lock(one.name)):
+        if one.name in self._undecided:  # since this was queued
+            return self._undecided[one.name]
+        with self._locked(one.name):
             if (state := self._state(one)) != UNPROVED:  # another process has proved it
                 return "" if state == PROVED else self._known[one.name].words
             asked = tuple(
@@ -275,15 +291,14 @@ class Proofs:
             verdict = self._watched(msgspec.structs.replace(order, most=1) if is_hinted else order)
             return self._record(one, kernels, verdict, is_hinted)
 
-    @staticmethod
-    def _locked(lock: Any) -> Any:
-        """A context manager that holds the lock; one without a lock if no lock file can be written."""
-        if lock is None:
-            return nullcontext()
-        try:
-            return file_lock(lock, _LOCK_S)
-        except OSError:
-            return nullcontext()
+    def _kernel(self, asked: Request) -> CompiledKernel:
+        return self._cache.get_or_compile(asked[0], family=asked[1], priority=Priority.PROMOTION)
+
+    def _locked(self, name: CacheKey) -> AbstractContextManager[None]:
+        """The lock of a proof between processes; none if no lock file can be written."""
+        with suppress(OSError):
+            return nullcontext() if self._layout is None else file_lock(self._layout.key_lock(name), _LOCK_S)
+        return nullcontext()
 
     def _watched(self, order: Order) -> Verdict:
         watchdog = Watchdog(order)
@@ -295,11 +310,12 @@ class Proofs:
 
     def _record(self, one: _Candidate, kernels: Sequence[_Pair], v: Verdict, is_hinted: bool) -> str:
         kernel, device, record = kernels[0][0], one.device, kernels[0][0].record
-        decided = partial(self._journal.decided, PROOF, key=kernel.key, name=record.name)
+        decided = partial(self._cache.journal.decided, PROOF, key=kernel.key, name=record.name)
         if v.undecided:
             self._undecided[one.name] = v.undecided
             decided(reason=UNPROVED, detail=f"{record.family} on {device.name}: {v.undecided}")
-            _log.warning("%s stays unproved on %s in this process: %s", record.family, device.name, v.undecided)
+            say = _log.info if v.undecided == ENDED else _log.warning  # a program may end before a proof
+            say("%s stays unproved on %s in this process: %s", record.family, device.name, v.undecided)
             return v.undecided
         proof = Proof(
             family=record.family, state=REFUSED if v.refused else PROVED, device=device,
@@ -330,7 +346,7 @@ class Proofs:
         for one, fields in zip((kernel, plain), timings, strict=False):
             timing = Timing(**{**fields, "device": proof.device})
             us.append(timing.median_us)
-            self._keep(one, timing)
+            self._cache.keep_timing(one, timing)
         if len(us) < 2:
             return "", ""
         is_faster = us[0] <= FASTER * us[1]
@@ -340,10 +356,10 @@ class Proofs:
 
     def _write(self, name: CacheKey, proof: Proof) -> None:
         """Stores a proof; if the store cannot be written, only this process knows the proof."""
-        if self._store is None:
+        if self._layout is None:
             return
         try:
-            write_proof(self._store.layout, name, proof, durable=self._settings.is_durable)
+            write_proof(self._layout, name, proof, durable=self._settings.is_durable)
         except (OSError, UnknownProof) as error:
             _log.info("the proof of %s is kept in this process alone: %s", proof.family, error)
 
@@ -352,3 +368,5 @@ class Proofs:
         for watchdog in list(self._watchdogs):
             watchdog.end()
         self._queue.close(0.0)
+        for handle in list(self._pending.values()):
+            handle.fail("the cache was closed")

@@ -31,7 +31,7 @@ from cache_engine.cache.proving.watchdog import (
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.stages import StageClock
 from cache_engine.errors import GemmCacheError, OutOfDeviceMemory
-from cache_engine.gpu.canary import Ran, run_canary
+from cache_engine.gpu.canary import run_canary
 from cache_engine.gpu.launch import LoadedKernel
 from cache_engine.gpu.probe import choose, require_gpu
 from cache_engine.gpu.timer import time_in_turn
@@ -95,11 +95,12 @@ def _prove(order: Order) -> None:
             if not canary.is_asked:
                 raise Lost("the GPU has no memory for the canaries")
             continue
-        if ran.mistake:
-            say(Line(WRONG, ran.mistake))
+        mistake, gpu_s = ran
+        if mistake:
+            say(Line(WRONG, mistake))
             return
         say(Line(RIGHT))
-        left_s -= ran.gpu_s
+        left_s -= gpu_s
         if left_s <= 0:
             raise Lost(f"the budget of {budget_s:g} s ended after {number + 1} canaries")
     for asked in order.asked:
@@ -111,8 +112,8 @@ def _cubin(selection: Selection, given: bytes = b"") -> bytes:
     return given or make_artifact(selection, StageClock()).cubin
 
 
-def _run(selection: Selection, canary: Canary, given: bytes) -> Ran | None:
-    """Launches a canary; returns the outcome, or ``None`` if the GPU has no memory for its operands."""
+def _run(selection: Selection, canary: Canary, given: bytes) -> tuple[str, float] | None:
+    """Launches a canary; returns the mistake and the seconds, or ``None`` if the GPU has no memory for its operands."""
     cubin, launch = _cubin(selection, given), canary.launch
 
     def load() -> LoadedKernel:
@@ -128,7 +129,7 @@ def _run(selection: Selection, canary: Canary, given: bytes) -> Ran | None:
     except RuntimeError as error:  # CuPy's errors derive from it; those of loading are UsageErrors
         if any(name in str(error) for name in _GONE):
             raise Lost(f"the GPU was lost: {error}") from error
-        return Ran(f"it faulted: {error}", 0.0)
+        return f"it faulted: {error}", 0.0
 
 
 def _time(order: Order, asked: Asked, selector: Selector, left_s: float) -> None:

@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.proof import PROVED, REFUSED, UNPROVED
 from cache_engine.process import unforked
 
 BUDGET_S = 2.0
@@ -28,6 +29,8 @@ BUDGET_S = 2.0
 
 HANG_S = 10.0
 """Seconds after which a launched canary is taken as one that never ends; a correct one takes a thousandth of this."""
+ENDED = "its process was ended before the result"
+"""The reason of a verdict after ``Watchdog.end``."""
 _SILENT_S = 120.0  # without a line, while a canary is compiled or the GPU is set up
 _LONGEST_LINE = 64 * 1024
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
@@ -113,6 +116,11 @@ class Verdict(msgspec.Struct):
     timings: list[tuple[dict[str, Any], ...]] = msgspec.field(default_factory=list)
     untimed: str = ""
 
+    @property
+    def state(self) -> Literal["unproved", "proved", "refused"]:
+        """The state of the family after this outcome."""
+        return REFUSED if self.refused else UNPROVED if self.undecided else PROVED
+
 
 class Watchdog:
     """The process that runs the canaries of one proof."""
@@ -135,6 +143,7 @@ class Watchdog:
                 program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
+        self._is_ended = False
         self._order = msgspec.json.encode(order) + b"\n"
 
     def _send(self) -> None:
@@ -146,6 +155,10 @@ class Watchdog:
 
     def end(self) -> None:
         """Ends the process, also while another thread waits for its verdict."""
+        self._is_ended = True
+        self._kill()
+
+    def _kill(self) -> None:
         with suppress(ProcessLookupError):
             self._process.kill()
 
@@ -167,14 +180,16 @@ class Watchdog:
                 if found.refused or found.undecided or is_ended:
                     return found
         finally:
-            self.end()
+            self._kill()
             status = self._process.wait()
             sender.join()
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     with suppress(OSError):
                         pipe.close()
-        if is_launched and -status in _CRASHES:
+        if self._is_ended:
+            found.undecided = ENDED
+        elif is_launched and -status in _CRASHES:
             found.refused = f"its process ended with {signal.Signals(-status).name}"
         else:
             found.undecided = f"the process of the canaries ended early, with status {status}"

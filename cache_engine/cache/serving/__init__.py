@@ -36,12 +36,11 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import Held, ThreadLocks, file_lock
 
-__all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
+__all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "KeyLock", "Serving", "refusal"]
 
 # Modules that no hit needs are imported at the first miss.
 if TYPE_CHECKING:
     from cache_engine.cache.queue.slots import Slots
-    from cache_engine.cache.serving import KeyLock
     from cache_engine.cache.serving.remote_client import RemoteClient
     from cache_engine.upkeep.cleanup import Housekeeper
 
@@ -59,7 +58,6 @@ _LONGEST_REASON = 1000
 _FOR_A_MISS = (
     "cache_engine.cache.build",
     "cache_engine.cache.decision_log",
-    "cache_engine.cache.serving",
     "cache_engine.cache.serving.remote_client",
     "cache_engine.compilers.disassembly",
     "cache_engine.upkeep.cleanup",
@@ -359,8 +357,6 @@ class Serving:
         with unforked():  # a child that is forked during an import would wait for the import for ever
             for module in _FOR_A_MISS:
                 import_module(module)
-        from cache_engine.cache.serving import KeyLock
-
         return KeyLock(partial(self._lock_key, key, priority))
 
     def _lock_key(self, key: CacheKey, priority: Priority, into: KeyLock) -> Failure | None:

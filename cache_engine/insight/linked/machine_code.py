@@ -52,26 +52,27 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
         chains.append(chain if is_instruction else ())
         ptx.append(ptx_line if is_instruction else 0)
     found_ptx = ptx if any(ptx) else ()
-    functions = list(_functions(registers))
-    if not _placed(functions, kept):
+    rows = _rows(registers)
+    if not _placed(rows, kept):
         return PaneText(SASS, "sass", kept, chains, found_ptx)
     live, stalls = [0] * len(kept), [-1] * len(kept)
-    for row in (row for rows in functions for row in rows if row.line):
-        live[row.line - 1], stalls[row.line - 1] = row.live, row.high >> _STALL_AT & 15
+    for row in rows:
+        if row.line:
+            live[row.line - 1], stalls[row.line - 1] = row.live, row.high >> _STALL_AT & 15
     if not _KNOWN_TARGET.search(registers):
         stalls = []
-    return PaneText(SASS, "sass", kept, chains, found_ptx, live if any(live) else (), stalls, _values(functions))
+    return PaneText(SASS, "sass", kept, chains, found_ptx, live if any(live) else (), stalls, _values(rows))
 
 
 # ---- Stalls ----
 #
 # The upper half of an instruction says for how many cycles its warp waits before the next one. NVIDIA does not document
-# it. Sources: Z. Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019, section 2.1; and Mesa's
-# compiler NAK, which writes these bits for Turing to Blackwell (sm70_encode.rs, set_instr_deps: bits 105 to 108 of 128).
+# it. Sources: Z. Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019; and Mesa's
+# compiler NAK, which writes these bits for Turing to Blackwell (sm70_encode.rs, set_instr_deps: bits 105 to 108).
 # A test checks them in machine code of each of these targets: a result is never used before it is there.
 
 _STALL_AT = 105 - 64
-_KNOWN_TARGET = re.compile(r"^\s*\.target\s+sm_(?:75|8[0-9]|90|100|103|110|120|121)[af]?\b", re.MULTILINE)
+_KNOWN_TARGET = re.compile(r"^[ \t]*\.target[ \t]+sm_(?:75|8[0-9]|90|100|103|110|120|121)[af]?\b", re.MULTILINE)
 
 
 # ---- The table of registers ----
@@ -101,8 +102,8 @@ class _Row:
     line: int = 0
 
 
-def _functions(printed: str) -> Iterator[list[_Row]]:
-    """The rows of each function's table."""
+def _rows(printed: str) -> list[_Row]:
+    """The rows of the tables of all functions; each has a head of its own, for it may use other registers."""
     names: list[str] = []
     columns: list[tuple[int, str, int]] = []
     rows: list[_Row] = []
@@ -110,15 +111,10 @@ def _functions(printed: str) -> Iterator[list[_Row]]:
         if names and (found := _LABEL.match(line)):  # some have no row in the table
             rows.append(_Row("", found["label"]))
         code, bar, table = line.rpartition("// |")
-        if not bar:
-            continue
-        cells = table.split("|")
+        cells = table.split("|") if bar else []
         if not code.strip():
             if "GPR" in table:
                 names, columns = [cell.strip() for cell in cells], []
-                if rows:
-                    yield rows
-                rows = []
             elif "#" in table:
                 columns = _columns(names, cells)
             continue
@@ -126,8 +122,7 @@ def _functions(printed: str) -> Iterator[list[_Row]]:
             rows.append(_Row(found["address"], code[found.end() :].partition(";")[0].strip()))
         if rows and rows[-1].address:
             _fill(rows[-1], code, cells, columns)
-    if rows:
-        yield rows
+    return rows
 
 
 def _columns(names: Sequence[str], cells: Sequence[str]) -> list[tuple[int, str, int]]:
@@ -151,15 +146,15 @@ def _fill(row: _Row, code: str, cells: Sequence[str], columns: Sequence[tuple[in
                 row.live = int(count) if count.isdecimal() else 0
 
 
-def _placed(functions: Sequence[Sequence[_Row]], lines: Sequence[str]) -> bool:
-    """Writes into each row its line in the shown text; false if there is none, as in a table of other code."""
-    rows = [row for function in functions for row in function if row.address]
-    at = 0
+def _placed(rows: Sequence[_Row], lines: Sequence[str]) -> bool:
+    """Writes into each instruction its line in the shown text; false if one has none, as in a table of other code."""
+    left = [row for row in reversed(rows) if row.address]
+    is_any = bool(left)
     for number, line in enumerate(lines, 1):
         found = _ADDRESS.match(line)
-        if found is not None and at < len(rows) and rows[at].address == found["address"]:
-            rows[at].line, at = number, at + 1
-    return 0 < at == len(rows)
+        if found is not None and left and left[-1].address == found["address"]:
+            left.pop().line = number
+    return is_any and not left
 
 
 # ---- Values: a definition in a register, and all that may use it ----
@@ -168,8 +163,9 @@ _JUMP = re.compile(r"^(?:@!?U?P\w+\s+)?(?:BRA|BRX|BRXU|JMP|JMX|CALL|RET|EXIT|KIL
 _ENDS = re.compile(r"^(?:BRA\S*\s+`|(?:BRX|BRXU|JMP|JMX|RET|EXIT|KILL)\b)")
 _TARGET = re.compile(r"\.L_?\w+|\$[\w$]+")
 _MENTIONED = re.compile("[v^x]")
+_DEFINED, _USED = range(2)
 _MOST = 500_000
-"""The most definitions, uses, and values at beginnings of blocks: ten times those of a large kernel."""
+"""The most steps to follow values: ten times those of a large kernel. Beyond, no values are known."""
 
 
 class _Forest:
@@ -188,13 +184,9 @@ class _Forest:
         self.places.append(([], []))
         return len(self.parents) - 1
 
-    def define(self, node: int, line: int) -> None:
+    def add(self, node: int, role: int, line: int) -> None:
         self.size += 1
-        self.places[node][0].append(line)
-
-    def use(self, node: int, line: int) -> None:
-        self.size += 1
-        self.places[node][1].append(line)
+        self.places[node][role].append(line)
 
     def root(self, node: int) -> int:
         while self.parents[node] != node:
@@ -202,6 +194,7 @@ class _Forest:
         return node
 
     def join(self, one: int, other: int) -> None:
+        self.size += 1
         self.parents[self.root(other)] = self.root(one)
 
     def values(self) -> Iterator[Value]:
@@ -214,27 +207,25 @@ class _Forest:
                 yield Value(self.names[node], tuple(sorted({*defined})), tuple(sorted({*used})))
 
 
-def _values(functions: Sequence[Sequence[_Row]]) -> tuple[Value, ...]:
-    found: list[Value] = []
-    for rows in functions:
-        forest = _Forest()
-        blocks = _blocks(rows)
-        ends = []
-        for number, block in enumerate(blocks):
+def _values(rows: Sequence[_Row]) -> tuple[Value, ...]:
+    forest = _Forest()
+    blocks = _blocks(rows)
+    ends: list[tuple[dict[str, int], dict[str, int]]] = []
+    for number, block in enumerate(blocks):
+        if forest.size <= _MOST:
             ends.append(_followed(forest, block, blocks[number - 1][-1].marks if number else {}))
-            if forest.size > _MOST:
-                return ()
-        starts = {block[0].text: number for number, block in enumerate(blocks) if not block[0].address}
-        for number, block in enumerate(blocks):
-            last = block[-1].text
-            targets = _TARGET.findall(last) if _JUMP.match(last) else []
-            following = [] if _ENDS.match(last) else [number + 1]
-            for to in (*following, *(starts[target] for target in targets if target in starts)):
-                for name, node in ends[to][0].items() if to < len(ends) else ():
-                    if name in ends[number][1]:
-                        forest.join(ends[number][1][name], node)
-        found += forest.values()
-    return tuple(found)
+    starts = {block[0].text: number for number, block in enumerate(blocks) if not block[0].address}
+    for number, block in enumerate(blocks):
+        if forest.size > _MOST:
+            return ()
+        last = block[-1].text
+        targets = _TARGET.findall(last) if _JUMP.match(last) else []
+        following = [] if _ENDS.match(last) else [number + 1]
+        for to in (*following, *(starts[target] for target in targets if target in starts)):
+            for name, node in ends[to][0].items() if to < len(ends) else ():
+                if name in ends[number][1]:
+                    forest.join(ends[number][1][name], node)
+    return tuple(forest.values())
 
 
 def _blocks(rows: Sequence[_Row]) -> list[list[_Row]]:
@@ -250,7 +241,7 @@ def _blocks(rows: Sequence[_Row]) -> list[list[_Row]]:
 
 
 def _followed(forest: _Forest, block: Sequence[_Row], before: dict[str, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """The values of registers at the beginning of a block, and at its end; ``before`` has the marks of the row above."""
+    """The values of registers at the start of a block, and at its end; ``before`` has the marks of the row above."""
     now: dict[str, int] = {}
     # A label has no marks, or those of the row above, from where it may not be reached.
     first = next((row for row in block if row.address), block[0])
@@ -270,12 +261,12 @@ def _followed(forest: _Forest, block: Sequence[_Row], before: dict[str, str]) ->
                 if mark != "^":
                     if name not in now:
                         now[name] = forest.new(name)
-                    forest.use(now[name], row.line)
+                    forest.add(now[name], _USED, row.line)
                 # nvdisasm marks the guard of a copy, named once, as if the copy wrote it too.
                 if mark == "^" or (mark == "x" and ("R" in prefix or row.text.count(name) > 1)):
                     # Under a guard the old value may stay: then both are one value from here on.
                     if not (is_guarded and name in now and above[at : at + 1].strip()):
                         now[name] = forest.new(name)
-                    forest.define(now[name], row.line)
+                    forest.add(now[name], _DEFINED, row.line)
         before = row.marks
     return start, now

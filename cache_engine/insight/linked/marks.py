@@ -131,13 +131,9 @@ def cycles_of(
     """
     if loop is None or not stalls:
         return ()
-    found = [(kinds[at], stalls[at]) for at in range(loop[0] - 1, loop[1]) if stalls[at] >= 0]
-    counts = Counter(kind for kind, _ in found)
-    return tuple(
-        (kind, counts[kind], sum(stall for each, stall in found if each == kind))
-        for kind in (*KINDS, "")
-        if counts[kind]
-    )
+    lines = range(loop[0] - 1, loop[1])
+    found = {kind: [stalls[at] for at in lines if kinds[at] == kind and stalls[at] >= 0] for kind in (*KINDS, "")}
+    return tuple((kind, len(own), sum(own)) for kind, own in found.items() if own)
 
 
 def _loops(language: str, lines: Sequence[str]) -> list[tuple[int, int]]:
@@ -216,7 +212,7 @@ def lines_of(text: str) -> list[str]:
 class Value:
     """A value in a register: the lines that define it, and the lines that use it, counted from 1.
 
-    More than one line defines it where paths of the program meet, or an instruction under a guard may leave it as it was.
+    More than one line defines it where paths of the program meet, or where an instruction under a guard may not write.
     """
 
     register: str

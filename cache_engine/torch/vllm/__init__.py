@@ -25,10 +25,11 @@ def register() -> None:
         if NAME not in QUANTIZATION_METHODS:
             register_quantization_config(NAME)(GemmCacheConfig)
     except Exception as error:
-        _log.warning("vLLM %s has no --quantization %s: %s: %s", _version(), NAME, type(error).__name__, error)
+        _log.warning("vLLM %s has no --quantization %s: %s: %s", installed(), NAME, type(error).__name__, error)
 
 
-def _version() -> str:
+def installed() -> str:
+    """The version of vLLM."""
     try:
         return version("vllm")
     except PackageNotFoundError:

@@ -11,7 +11,7 @@ import torch
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
 from cache_engine.model.gemm import SCALE_BLOCK
-from cache_engine.torch.vllm import NAME
+from cache_engine.torch.vllm import NAME, installed
 
 
 class GemmCacheConfig(QuantizationConfig):  # type: ignore[misc]  # vLLM's types are not read
@@ -38,9 +38,7 @@ class GemmCacheConfig(QuantizationConfig):  # type: ignore[misc]  # vLLM's types
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The config for a model that is quantized as ``override_quantization_method`` accepts."""
-        from cache_engine.torch.vllm.layers import Fp8
-
-        return Fp8.from_config(config)
+        return _layers().Fp8.from_config(config)
 
     @classmethod
     def override_quantization_method(
@@ -56,6 +54,15 @@ class GemmCacheConfig(QuantizationConfig):  # type: ignore[misc]  # vLLM's types
 
     def get_quant_method(self, layer: Any, prefix: str) -> Any:  # noqa: ARG002 (every layer alike)
         """The method of a linear layer; ``None`` for others, which vLLM then computes as without the option."""
-        from cache_engine.torch.vllm.layers import method_of
+        return _layers().method_of(layer)
 
-        return method_of(layer)
+
+def _layers() -> Any:
+    try:
+        from cache_engine.torch.vllm import layers
+    except ImportError as error:
+        raise RuntimeError(
+            f"--quantization {NAME} knows the layers of vLLM 0.33, and this is vLLM {installed()}; leave the option "
+            f"out, or install that version: {error}"
+        ) from error
+    return layers

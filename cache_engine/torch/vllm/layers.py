@@ -124,14 +124,14 @@ def method_of(layer: Any) -> Any:
 def _why_not() -> str:
     """The reason why vLLM must multiply in all layers; logged once."""
     why = "" if current_platform.is_cuda() else "it needs an NVIDIA GPU"
-    why = "VLLM_BATCH_INVARIANT asks for other kernels" if vllm.envs.VLLM_BATCH_INVARIANT else why
+    why = "VLLM_BATCH_INVARIANT asks for other kernels" if getattr(vllm.envs, "VLLM_BATCH_INVARIANT", False) else why
     if why:
         _log.warning("--quantization gemm_cache changes nothing: %s", why)
     return why
 
 
 @register_weight_loader_v2_supported_method
-class GemmCacheLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc, untyped-decorator]
+class GemmCacheLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc]
     """``torch.ops.gemm_cache.linear`` in a layer without quantization, if its kernels are there."""
 
     def __init__(self) -> None:
@@ -178,8 +178,10 @@ class Fp8(Fp8Config):  # type: ignore[misc]
 
 
 @register_weight_loader_v2_supported_method
-class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc, untyped-decorator]
+class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc]
     """vLLM's method of fp8 with our kernel, if that is there, in place of the one that vLLM chose."""
+
+    fp8_linear: Any
 
     def create_weights(self, layer: Any, *given: Any, **named: Any) -> None:
         """As vLLM's. Our kernel is made here too, because vLLM's config is known here."""
@@ -189,6 +191,8 @@ class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc, untyped-d
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Compiles and loads the layer's kernels; without them, vLLM's own kernel stays."""
-        if are_ready(_form_of_scaled, *layer.weight.shape, (self.out_dtype,), self._rows):
+        # Layers in batches are multiplied elsewhere in vLLM, by weights as its own kernel arranges them.
+        is_single = not getattr(layer, "is_bmm", False)
+        if is_single and are_ready(_form_of_scaled, *layer.weight.shape, (self.out_dtype,), self._rows):
             self.fp8_linear, self.use_marlin = self._ours, False
         super().process_weights_after_loading(layer)

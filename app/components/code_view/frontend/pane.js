@@ -27,7 +27,7 @@ import {
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { LANGUAGES } from "./languages.js";
-import { registersIn } from "./values.js";
+import { covering, registersIn } from "./values.js";
 
 const STYLE = HighlightStyle.define([
   { tag: tags.comment, class: "t-comment" },
@@ -63,6 +63,7 @@ const COLOURS = Array.from({ length: 8 }, (_, at) => lineClass(`c c${at}`));
 const LIT = lineClass("lit");
 const FOUND = Decoration.mark({ class: "found" });
 const CURRENT = Decoration.mark({ class: "found current" });
+const REGISTER = Decoration.mark({ class: "register" });
 
 class Mark extends GutterMarker {
   constructor(text, className, title, share) {
@@ -153,8 +154,9 @@ const valueField = StateField.define({
       const { from, text } = transaction.state.doc.line(number);
       const role = effect.value.defined.has(number) ? "defines" : "uses";
       builder.add(from, from, lineClass(`value ${role}`));
+      const mention = covering(text, effect.value.register);
       for (const [name, start, end] of registersIn(text))
-        if (name === effect.value.register) builder.add(from + start, from + end, Decoration.mark({ class: "register" }));
+        if (name === mention) builder.add(from + start, from + end, REGISTER);
     }
     return builder.finish();
   },

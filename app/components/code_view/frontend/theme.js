@@ -10,7 +10,7 @@ export const CSS = `
 .code-view button:hover:enabled { background: light-dark(#ebe8e2, #35332f); }
 .code-view button:disabled { cursor: default; border-style: dotted; color: light-dark(#66635e, #a3a09a); }
 .code-view button[aria-pressed=true] { background: light-dark(#dfe7f5, #24364f); border-color: light-dark(#33598f, #7fa6dd); }
-.code-view :is(button, input):focus-visible { outline: 2px solid light-dark(#1d5fb8, #8ab8f5); outline-offset: 1px; }
+.code-view :is(button, input, summary):focus-visible { outline: 2px solid light-dark(#1d5fb8, #8ab8f5); outline-offset: 1px; }
 .code-view input { width: 15rem; }
 .status { min-height: 1.4em; font-size: 13px; color: light-dark(#45423d, #c9c6c0); overflow-wrap: anywhere; }
 .panes { display: flex; gap: .5rem; align-items: stretch; }
@@ -21,7 +21,7 @@ export const CSS = `
 .head strong { font-weight: 600; }
 .head .size { font-size: 12px; color: light-dark(#5c5953, #b3b0a9); flex: 1; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .head button { font-size: 12px; padding: 0 .375rem; min-height: 24px; }
-.cm-editor { height: var(--height); background: light-dark(#fff, #191817); color: light-dark(#1c1b1a, #ececea); }
+.cm-editor { height: 600px; background: light-dark(#fff, #191817); color: light-dark(#1c1b1a, #ececea); }
 .cm-editor.cm-focused { outline: 2px solid light-dark(#1d5fb8, #8ab8f5) !important; outline-offset: -2px; }
 .cm-scroller { font: 12px/1.45 var(--st-code-font, monospace); }
 .cm-gutters { background: light-dark(#f6f4f0, #211f1d) !important; color: light-dark(#66635e, #a3a09a) !important; border: 0 !important; }
@@ -54,13 +54,9 @@ export const CSS = `
 .value .register, .value .register * { background: light-dark(#8c1d3f, #f5a9bf); color: light-dark(#fff, #1c1b1a) !important; border-radius: 2px; }
 .estimate { font-size: 13px; }
 .estimate summary { cursor: pointer; width: fit-content; }
-.estimate summary:focus-visible { outline: 2px solid light-dark(#1d5fb8, #8ab8f5); }
-.estimate table { border-collapse: collapse; margin: .375rem 0; }
-.estimate :is(th, td) { padding: .125rem .75rem .125rem 0; text-align: left; font-weight: 400; }
-.estimate thead th { color: light-dark(#5c5953, #b3b0a9); }
-.estimate :is(th, td):not(:first-child) { text-align: right; font-variant-numeric: tabular-nums; }
-.estimate p { margin: 0; max-width: 60rem; color: light-dark(#45423d, #c9c6c0); }
-.narrow .cm-editor { height: clamp(300px, 70dvh, var(--height)); }
+.estimate ul { margin: .25rem 0; padding: 0; list-style: none; display: flex; flex-wrap: wrap; gap: .125rem 1.5rem; font-variant-numeric: tabular-nums; }
+.estimate p { margin: .25rem 0 0; max-width: 75rem; color: light-dark(#45423d, #c9c6c0); }
+.narrow .cm-editor { height: clamp(300px, 70dvh, 600px); }
 .narrow :is(.head, .bar) button { min-height: 32px; }
 .narrow :is(.bar button:disabled, .gap) { display: none; }
 .narrow .bar .bar:has(input) { flex: 1 1 8rem; flex-wrap: nowrap; }

@@ -5,6 +5,13 @@ const REGISTER = /\b(?:UR|UP|R|P)\d+\b/g;
 /** The registers that a line names: [name, from, to] within the line. */
 export const registersIn = (text) => [...text.matchAll(REGISTER)].map((found) => [found[0], found.index, found.index + found[0].length]);
 
+/** How a line names a register: an operand of several registers by its first, the next one at or below. */
+export function covering(text, register) {
+  const [, file, number] = /^(\D+)(\d+)$/.exec(register);
+  const numbers = registersIn(text).flatMap(([name]) => (name.replace(/\d+/, "") === file ? Number(name.slice(file.length)) : []));
+  return `${file}${Math.max(...numbers.filter((each) => each <= number))}`;
+}
+
 export class Values {
   /** @param values [register, lines that define it, lines that use it] of each. */
   constructor(values) {

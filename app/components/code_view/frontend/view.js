@@ -1,6 +1,5 @@
 // The view: a bar with what acts on all panes, a line that says what is lit, and the panes.
 import { read, placeInAddress, write } from "./address.js";
-import { element, estimate } from "./estimate.js";
 import { Links, PTX, SASS, SOURCE } from "./links.js";
 import { KINDS, Pane } from "./pane.js";
 import { lowered, search } from "./search.js";
@@ -9,7 +8,21 @@ import { Values } from "./values.js";
 
 const DWELL_MS = 120;
 const NARROW_PX = 900; // below, panes are shown one at a time
+const ESTIMATE =
+  "Not measured: the sum of the stalls that the compiler wrote into these instructions, the cycles from each to the next one " +
+  "of its warp. Waiting for memory, barriers and other warps comes on top; instructions that are skipped are counted.";
 const FIRST_SHOWN = [SOURCE, PTX, SASS];
+
+/** An element with properties and children; text is text, never HTML. */
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
 
 const button = (label, title, onclick) => element("button", { type: "button", textContent: label, title, onclick });
 const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
@@ -25,7 +38,6 @@ export class CodeView {
     this.selected = null;
     this.values = new Values(data.panes[this.code]?.values ?? []);
     this.element = element("div", { className: "code-view" });
-    this.element.style.setProperty("--height", `${data.height}px`);
     this.style = element("style", { textContent: CSS });
     root.append(this.style, this.element);
     this.#build(root);
@@ -49,7 +61,7 @@ export class CodeView {
     this.single = shown.length || this.code < 0 ? [...this.visible][0] : this.code;
     const box = element("div", { className: "panes" });
     this.status = element("div", { className: "status", role: "status" });
-    this.element.append(this.#bar(), this.status, ...estimate(this.data.panes[this.code]), box);
+    this.element.append(this.#bar(), this.status, ...this.#estimate(), box);
     this.boxes = this.data.panes.map((pane, number) => {
       const section = element("section", { className: `pane ${pane.language}`, "aria-label": pane.name });
       section.append(this.#head(pane, number));
@@ -128,30 +140,38 @@ export class CodeView {
   #value() {
     const title = "Follow the value of the register at the cursor, or stop (V). A click on a register does so too";
     this.following = button("Value", title, () => this.#follow(this.value ? null : this.#valueAtCursor()));
-    const step = (label, word, key, by) => {
-      const made = button(label, `${word} definition or use of the value (${key})`, () => this.#step(by));
-      this.keys[key.toLowerCase()] = made;
-      return made;
-    };
-    this.steps = [step("↑", "Previous", "P", -1), step("↓", "Next", "N", 1)];
+    const step = (by) => this.#jump(this.value.lines, `Value ${this.value.register}`, by);
+    this.steps = [
+      button("↑", "Previous definition or use of the value (P)", () => step(-1)),
+      button("↓", "Next definition or use of the value (N)", () => step(1)),
+    ];
     for (const made of this.steps) made.disabled = true;
-    this.keys.v = this.following;
+    Object.assign(this.keys, { v: this.following, p: this.steps[0], n: this.steps[1] });
     return [this.following, ...this.steps];
   }
 
+  /** The estimated cycles of the main loop, by class of instruction. */
+  #estimate() {
+    const rows = this.data.panes[this.code]?.cycles ?? [];
+    if (!rows.length) return [];
+    const [count, cycles] = [1, 2].map((at) => rows.reduce((sum, row) => sum + row[at], 0));
+    const classes = rows.map(([kind, some, of]) =>
+      element("li", { textContent: `${KINDS[kind]?.[1] ?? "other"}: ${some} in ${counted(of, "cycle")} (${Math.round((100 * of) / (cycles || 1))}%)` }),
+    );
+    const summary = `Main loop: ${counted(count, "instruction")}, about ${counted(cycles, "cycle")} a round of one warp (estimate)`;
+    const children = [["summary", summary], ["p", ESTIMATE]].map(([tag, textContent]) => element(tag, { textContent }));
+    return [element("details", { className: "estimate" }, ...children, element("ul", {}, ...classes))];
+  }
+
   #head(pane, number) {
-    const size = element("span", { className: "size" });
-    const margins = [];
-    if (pane.registers.length) margins.push(`registers in use (at most ${Math.max(...pane.registers)})`);
-    if (pane.stalls.length) margins.push("cycles to the next instruction");
-    size.textContent = counted(pane.lines, "line");
-    if (margins.length) size.textContent += ` · margin: ${margins.join(", ")}`;
-    size.title = size.textContent;
+    let about = counted(pane.lines, "line");
+    if (pane.registers.length) about += ` · margin: registers in use (at most ${Math.max(...pane.registers)})`;
+    if (pane.stalls.length) about += ", cycles to the next instruction";
     return element(
       "div",
       { className: "head" },
       element("strong", { textContent: pane.name }),
-      size,
+      element("span", { className: "size", textContent: about, title: about }),
       button("Copy", `Copy all of ${pane.name}`, () => this.#copy(pane.text, `all of ${pane.name}`)),
       button("Download", `Download ${pane.file}`, () => download(pane.file, pane.text)),
     );
@@ -225,9 +245,8 @@ export class CodeView {
   }
 
   #valueAtCursor() {
-    const { state } = this.panes[this.code].view;
-    const line = state.doc.lineAt(state.selection.main.head);
-    return this.values.at(line.number, line.text, state.selection.main.head - line.from, true);
+    const line = this.#line();
+    return this.values.at(line.number, line.text, this.panes[this.code].view.state.selection.main.head - line.from, true);
   }
 
   #follow(value) {
@@ -237,22 +256,8 @@ export class CodeView {
     this.following.textContent = value ? `Value ${value.register}` : "Value";
     this.following.setAttribute("aria-pressed", Boolean(value));
     for (const made of this.steps) made.disabled = !value;
-    const some = (lines) => [...lines].slice(0, 5).join(", ") + (lines.size > 5 ? ` and ${lines.size - 5} more` : "");
-    if (value) {
-      const [defined, used] = [value.defined, value.used].map((lines) => (lines.size ? some(lines) : "no line"));
-      this.#say(`${value.register}: defined in ${defined} · used in ${used}`);
-    }
-  }
-
-  #step(by) {
-    const { lines, register, defined, used } = this.value;
-    const { state } = this.panes[this.code].view;
-    const now = state.doc.lineAt(state.selection.main.head).number;
-    const following = by > 0 ? lines.find((line) => line > now) : lines.findLast((line) => line < now);
-    const line = following ?? lines.at(by > 0 ? 0 : -1);
-    this.#show(this.code, line);
-    const role = [defined.has(line) && "defines", used.has(line) && "uses"].filter(Boolean).join(" and ");
-    this.#say(`${lines.indexOf(line) + 1} of ${lines.length}: ${role} ${register} · ${this.said}`);
+    const some = (lines) => [...lines].slice(0, 8).join(", ") + (lines.size > 8 ? ", …" : "") || "no line";
+    if (value) this.#say(`${value.register}: defined in ${some(value.defined)} · used in ${some(value.used)}`);
   }
 
   #select(number, first, last) {
@@ -299,13 +304,20 @@ export class CodeView {
     this.panes[number].view.focus();
   }
 
-  #jump(lines, label) {
-    const view = this.panes[this.code].view;
-    const now = view.state.doc.lineAt(view.state.selection.main.head).number;
+  /** The line of machine code where the cursor is. */
+  #line() {
+    const { state } = this.panes[this.code].view;
+    return state.doc.lineAt(state.selection.main.head);
+  }
+
+  /** Goes to the next, or with -1 to the previous of these lines; from the last to the first. */
+  #jump(lines, label, by = 1) {
+    const now = this.#line().number;
     const isThere = this.selected?.number === this.code;
-    const at = Math.max(lines.findIndex((line) => line > now || (!isThere && line === now)), 0);
-    this.#show(this.code, lines[at]);
-    this.#say(`${label} ${at + 1} of ${lines.length}: ${this.said}`);
+    const next = lines.findIndex((line) => line > now || (!isThere && line === now));
+    const at = by > 0 ? Math.max(next, 0) : lines.findLastIndex((line) => line < now);
+    this.#show(this.code, lines.at(at));
+    this.#say(`${label} ${at < 0 ? lines.length : at + 1} of ${lines.length}: ${this.said}`);
   }
 
   #key(event) {
@@ -359,6 +371,9 @@ export class CodeView {
     const chain = this.links.chain(number, first);
     const parts = [`${pane.name} ${first}`];
     if (pane.kinds[first - 1]) parts.push(KINDS[pane.kinds[first - 1]][1]);
+    const { register, defined, used } = (number === this.code && this.value) || {};
+    if (defined?.has(first)) parts.push(`defines ${register}`);
+    if (used?.has(first)) parts.push(`uses ${register}`);
     if (pane.registers[first - 1]) parts.push(`${pane.registers[first - 1]} registers in use`);
     if (pane.stalls[first - 1] >= 0) parts.push(`next instruction after ${counted(pane.stalls[first - 1], "cycle")}`);
     if (pane.name !== SOURCE && chain.length) parts.push(`from source line ${chain.join(", in line ")}`);
