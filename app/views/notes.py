@@ -62,7 +62,8 @@ def draw_views(address: Mapping[str, Sequence[str]]) -> None:
         for number, view in enumerate(saved):
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.button(plain(view.name), key=f"view-{number}", on_click=_open, args=(view,), width="stretch")
-                if permitted and st.button("Delete", key=f"delete-{number}", help=plain(f"Delete {view.name}")):
+                # By its name: another reader may have saved a view since this list was drawn.
+                if permitted and st.button("Delete", key=f"delete-{view.name}", help=plain(f"Delete {view.name}")):
                     _delete(view.name)
         if not permitted:
             return

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.errors import CorruptEntry, StoreError, Untrusted, UsageError
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout, key_of_note_name
@@ -114,7 +114,13 @@ def annotate(
         if not _TAG.fullmatch(tag):
             raise UsageError(f"{tag[:80]!r} is not a tag: {TAG}")
     with file_lock(layout.notes_lock, _LOCK_TIMEOUT_S):
-        old = note_of(layout, key) or Note()
+        try:
+            old = note_of(layout, key) or Note()
+        except Untrusted:
+            raise
+        except CorruptEntry as error:
+            mend = "gemm-cache store repair moves it to quarantine"
+            raise CorruptEntry(f"the note of {key[:12]} cannot be read: {error}; {mend}") from error
         tags = tuple(sorted(({*old.tags} | {*add}) - {*remove}))
         if len(tags) > MOST_TAGS:
             raise UsageError(f"a kernel has at most {MOST_TAGS} tags; remove one first")
@@ -123,14 +129,15 @@ def annotate(
 
 
 def views(layout: StoreLayout) -> list[View]:
-    """The saved views, sorted by name; files that cannot be read are left out."""
+    """The saved views, sorted by name; files that cannot be read, or have another view's name, are left out."""
     found = []
     for name in _names(layout):
         if key_of_note_name(name) is None:
             with suppress(StoreError, CorruptEntry, OSError):
                 data = read_file(layout.notes / name, _MOST_BYTES + 1)
-                if data is not None:
-                    found.append(_decoded(data, View))
+                view = None if data is None else _decoded(data, View)
+                if view is not None and os.path.basename(layout.view_path(view.name)) == name:
+                    found.append(view)
     return sorted(found, key=lambda view: view.name)
 
 

@@ -70,9 +70,21 @@ def test_a_view_is_saved_opened_and_deleted(open_page: Open, compiled_store: Pat
     assert len(listed(app)) > len(before)
     app.button(key="view-0").click()
     assert listed(sound(app.run())) == before
-    app.button(key="delete-0").click()
+    app.button(key=f"delete-{HOSTILE}").click()
     sound(app.run())
     assert open_cache(compiled_store).admin.views() == []
+
+
+def test_the_chosen_view_is_deleted_though_another_was_saved_meanwhile(open_page: Open, compiled_store: Path) -> None:
+    admin = open_cache(compiled_store).admin
+    for name in ("b", "c"):
+        admin.save_view(View(name))
+    app = sound(open_page(compiled_store, "kernels"))
+    (_, button) = [one for one in app.button if one.label == "Delete"]
+    admin.save_view(View("a"))
+    button.click()
+    sound(app.run())
+    assert [view.name for view in admin.views()] == ["a", "b"]
 
 
 def test_a_view_that_this_page_did_not_save_opens_with_what_is_known(open_page: Open, compiled_store: Path) -> None:
