@@ -1,4 +1,6 @@
-"""Images of Triton's and vLLM's caches that KServe mounts: the "compat" format of its MCV, written and read.
+"""Reads and writes OCI images of Triton's and vLLM's caches, in the "compat" format of Model Cache Vault (MCV).
+
+KServe mounts such images.
 
 ::
 

@@ -43,10 +43,11 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
-    """The weight of one m: how often it was asked for, decayed with time.
+    """How often one m was asked for; older requests count less.
 
     Attributes:
-        weight: an upper bound: at least the true weight, and at most ``error`` more than it.
+        weight: the number of requests, or more, but never less; it is more by at most ``error``.
+        error: the most by which ``weight`` may be too high.
     """
 
     weight: Weight

@@ -139,6 +139,7 @@ def test_a_loaded_kernel_gives_way_to_the_proved_one(cache: Cache, process: Prov
         ("before", "bytes outside of C or of the workspace were written"),
         ("differs", "launch 2 gave other bits than the first"),
         ("fault", "it faulted: CUDARuntimeError: cudaErrorIllegalAddress"),
+        ("fault at length", "it faulted: CUDARuntimeError: cudaErrorIllegalAddress"),
         ("crashes", "its process ended with SIGSEGV"),
         ("hangs", "it did not end within"),
         ("ptx sums do not begin at 0", ""),

@@ -225,13 +225,14 @@ def part_named(entry: Entry, name: str) -> Part | None:
 def plan_local(
     place: Place, entries: Sequence[Entry], which: re.Pattern[str], others: str, deletion: Callable[[Entry], Deletion]
 ) -> DeletePlan | Failure:
-    """A plan that deletes each entry at once, for a framework that treats a missing entry as a miss.
+    """A plan that deletes entries while programs run, for a framework that treats a missing entry as a miss.
 
-    On a network file system, nothing is deleted.
+    A ``Failure`` on a network file system, where a program may still be reading an entry that is deleted.
 
     Args:
         which: a pattern for the paths of entries that can be deleted in this way.
         others: the reason why all other entries stay.
+        deletion: a function that returns the deletion of one entry.
     """
     if network := network_file_system(place.path, read_mounts()):
         return Failure(f"it is on {network}, where what a process reads may vanish")
