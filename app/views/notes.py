@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import streamlit as st
 
-from app import context, guard
+from app import context, guard, widgets
 from app.components import listing
 from app.presenters.kernel_list import FACET_LABELS
 from app.presenters.palette import plain
@@ -16,6 +16,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.notes import MOST_LETTERS, MOST_NAME, TAG, Note, View
 
 LIST = "kernels"
+_DRAWN = "note that was drawn"
 PARAMETERS = (*FACET_LABELS, "sort", "asc")
 """The parameters of an address that a view saves, beside the words of the search."""
 
@@ -32,11 +33,16 @@ def edit(key: CacheKey) -> None:
         return
     with suppress(GemmCacheError, OSError), st.popover("Note…", icon=":material/edit_note:", type="tertiary"):
         note = context.cache().admin.note(key) or Note()
+        drawn, now = st.session_state.get(_DRAWN), (key, note.at)
+        st.session_state[_DRAWN] = now
         with st.form("note", border=False):
             text = st.text_input("Note", note.text, max_chars=MOST_LETTERS)
             words = st.text_input("Tags", " ".join(note.tags), max_chars=MOST_LETTERS, help=f"{TAG.capitalize()}.")
             if not st.form_submit_button("Save"):
                 return
+        if drawn != now:  # the fields have its values again, not those that were written into them
+            widgets.problem("The note was not saved.", "Another reader changed it meanwhile. Write yours again.")
+            return
         tags = set(words.lower().replace(",", " ").split())
         done = guard.act(
             "The note was not saved.",

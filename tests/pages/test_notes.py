@@ -75,6 +75,18 @@ def test_a_view_is_saved_opened_and_deleted(open_page: Open, compiled_store: Pat
     assert open_cache(compiled_store).admin.views() == []
 
 
+def test_a_note_that_was_changed_meanwhile_is_not_replaced(open_page: Open, compiled_store: Path) -> None:
+    admin, key = open_cache(compiled_store).admin, _keys(compiled_store)[0]
+    app = sound(open_page(compiled_store, "kernel", key=key))
+    next(field for field in app.text_input if field.label == "Note").set_value("mine")
+    admin.annotate(key, text="theirs")
+    app = _press(app, "Save")
+    assert [error.value for error in app.error] == ["The note was not saved."]
+    next(field for field in app.text_input if field.label == "Note").set_value("both")
+    sound(_press(app, "Save"))
+    assert admin.note_words(key) == "both"
+
+
 def test_the_chosen_view_is_deleted_though_another_was_saved_meanwhile(open_page: Open, compiled_store: Path) -> None:
     admin = open_cache(compiled_store).admin
     for name in ("b", "c"):
