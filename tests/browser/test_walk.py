@@ -59,7 +59,7 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_role("cell", name="HMMA").first).to_be_visible(timeout=WAIT_MS)
     page.get_by_text("Code", exact=True).click()
-    expect(page.get_by_role("textbox", name="SASS code")).to_contain_text("SR_CTAID", timeout=WAIT_MS)
+    expect(page.get_by_role("textbox", name="SASS code")).to_contain_text("HMMA", timeout=WAIT_MS)
 
     page.get_by_role("link", name="Compare with…").click()
     expect(page.get_by_label("First kernel")).to_have_value(re.compile(r"[0-9a-f]{64}"), timeout=WAIT_MS)
