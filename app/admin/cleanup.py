@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import streamlit as st
 
@@ -31,6 +31,7 @@ _CAPTIONS = {
     "foreign": "Kernels in a format that only another version of this program reads. No other rule deletes them.",
 }
 _SEEN, _PLANNED, _OUTCOME, _ADDRESSED = "entries seen", "planned", "outcome of an act", "rule in the address"
+_T = TypeVar("_T")
 Progress = Callable[[float], None]
 """Called with the share of a deletion that is done."""
 FEW = 2_000
@@ -47,7 +48,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The plan of a cleanup as it was shown to the reader, and the limits that it was made for."""
+    """The plan of a cleanup as it was shown to the reader, its sums by target, and the limits that it was made for."""
 
     limits: Limits
     plan: EvictionPlan
@@ -158,10 +159,15 @@ def confirm(count: int, what: str, permitted: bool, delete: Callable[[str, Progr
 
 def _targets() -> list[str]:
     """The targets of the stored kernels; all known targets while the index is unavailable."""
+    return _of_index(lambda: context.ask(queries.facets)["arch"], list(ARCHITECTURES))
+
+
+def _of_index(ask: Callable[[], _T], otherwise: _T) -> _T:
+    """An answer of the index; ``otherwise`` while the index is unavailable."""
     try:
-        return context.ask(queries.facets)["arch"]
+        return ask()
     except IndexUnavailable:
-        return list(ARCHITECTURES)
+        return otherwise
 
 
 def _preview(limits: Limits) -> Preview | None:
@@ -172,7 +178,7 @@ def _preview(limits: Limits) -> Preview | None:
     """
     kept: Preview | None = st.session_state.get(_PLANNED)
     seen: Seen | None = st.session_state.get(_SEEN)
-    count = _expected()
+    count: int | None = _of_index(lambda: context.ask(queries.overview)["entries"], None)
     few = count is not None and count <= FEW
     if seen is None and not few:
         many = "its kernels" if count is None else counted(count, "kernel")
@@ -191,18 +197,12 @@ def _preview(limits: Limits) -> Preview | None:
                 context.cache().admin.survey(), context.cache().admin.find_leftovers()
             )
     plan = _plan(limits, seen.entries)
-    kept = st.session_state[_PLANNED] = Preview(limits, plan, _by_arch(plan), seen)
+    keys = [victim.key for victim in plan.victims]
+    by_arch: list[Row] = _of_index(lambda: context.cache().query(queries.sums_by_arch, keys), [])
+    kept = st.session_state[_PLANNED] = Preview(limits, plan, by_arch, seen)
     st.session_state["confirm"] = ""
     st.session_state["victims-page"] = 1
     return kept
-
-
-def _expected() -> int | None:
-    """The number of kernels in the store, by the index; ``None`` while the index is unavailable."""
-    try:
-        return int(context.ask(queries.overview)["entries"])
-    except IndexUnavailable:
-        return None
 
 
 def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
@@ -216,14 +216,6 @@ def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
     plan = context.cache().admin.plan_cleaning(limits, entries, read)
     bar.empty()
     return plan
-
-
-def _by_arch(plan: EvictionPlan) -> list[Row]:
-    """Kernels to delete, by target; empty while the index is unavailable."""
-    try:
-        return context.cache().query(queries.sums_by_arch, [victim.key for victim in plan.victims])
-    except IndexUnavailable:
-        return []
 
 
 def _draw_plan(preview: Preview) -> None:

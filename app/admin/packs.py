@@ -13,7 +13,6 @@ from app import context, guard, widgets
 from app.components import into_view, tables
 from app.presenters.admin import IMPORTED, INCOMING, incoming_sums, safe_name
 from app.presenters.cleaning import asked_keys
-from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries
@@ -83,9 +82,9 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     Raises:
         UsageError: when the pack is larger than ``MOST_BYTES``.
     """
-    cache = context.cache()
-    size = sum(row["stored_bytes"] for row in _expected(keys, archs))
-    _check_size(size)
+    cache, wanted = context.cache(), KernelFilter(archs=tuple(archs))
+    sums = context.ask(queries.sums_by_arch, sorted(keys)) if keys else context.ask(queries.sizes_of, wanted)
+    _check_size(sum(row["stored_bytes"] for row in sums))
 
     with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
         path = Path(folder) / f"kernels{SUFFIX}"
@@ -106,13 +105,6 @@ def _check_size(size: int) -> None:
             f"these kernels take {human_bytes(size)}, and a download is limited to {human_bytes(MOST_BYTES)}; choose "
             f"fewer, or run {context.command('export', 'FILE')}"
         )
-
-
-def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
-    """The number of kernels to export and their bytes, by target."""
-    if keys:
-        return context.ask(queries.sums_by_arch, sorted(keys))
-    return context.ask(queries.sizes_of, KernelFilter(archs=tuple(archs)))
 
 
 def _draw_import(permitted: bool) -> None:

@@ -69,11 +69,6 @@ def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:
     return {one.key: one.name for one in decisions if one.name}
 
 
-def name_of(one: decision.Decision, names: Mapping[str, str]) -> str:
-    """The name of a decision's kernel, empty where it is not known."""
-    return one.name or names.get(one.key, "")
-
-
 def matching(
     decisions: Iterable[decision.Decision], names: Mapping[str, str], kinds: Collection[str], text: str
 ) -> list[decision.Decision]:
@@ -97,7 +92,7 @@ def counts_text(decisions: Collection[decision.Decision], damaged: int) -> str:
 
 
 def _has(one: decision.Decision, names: Mapping[str, str], words: Iterable[tuple[str, str]]) -> bool:
-    text = "\n".join((name_of(one, names), _reason(one), one.detail, one.by)).casefold()
+    text = "\n".join((one.name or names.get(one.key, ""), _reason(one), one.detail, one.by)).casefold()
     return all(word in text or one.key.startswith(word) or (shape and shape in text) for word, shape in words)
 
 
