@@ -62,7 +62,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     board.follows(JOB, Run("Llama-3.1-8B", ["sm_90a"], 50, 10, 30, board.now(), 90.0))
     app = sound(open_page(store, "farm"))
     assert "1 worker, up to 4 kernels at a time. 0 waiting, 0 in work." in _texts(app)
-    jobs, table = frames(app)
+    *_, jobs, table = frames(app)
     assert jobs.iloc[0][["State", "Command", "Where"]].to_list() == [
         "▶ running", "farm compile Llama-3.1-8B for sm_90a", "farm",
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     assert Broker(broker, KEYS).is_canceled(JOB)
     sound(app.run())
     assert not [one for one in app.button if one.label == "Cancel"]
-    assert frames(app)[0]["State"][0] == "■ canceled"
+    assert next(one for one in frames(app) if "State" in one)["State"][0] == "■ canceled"
 
 
 def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker: str) -> None:
@@ -86,7 +86,7 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
         message = CompileMessage.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
     Board(broker, KEYS).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
     app = sound(open_page(store, "farm"))
-    hours, failures = frames(app)
+    *_, hours, failures = frames(app)
     assert failures["Cause"][0] == "ptxas ended with code 1"
     assert hours["Failed"].sum() == 1
     assert len(hours) == 24
