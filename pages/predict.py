@@ -15,7 +15,7 @@ from app.presenters.evaluation_report import model_report, shape_report
 from app.presenters.saved_results import ACCELERATORS, RESULTS, matching, saved_results
 from app.presenters.shared import Row, rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
-from app.search_limit import FEWER_ROWS, SearchLimit
+from app.search_limit import FEWER_ROWS, SMALLER_CHIP, SearchLimit, advice
 from app.views import problem_form
 from app.views.evaluations import SAVED, show_model, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, SearchStopped
@@ -110,7 +110,7 @@ def evaluate_each(
         try:
             found.append(Priced(Operation(label, problem, 1), chip, ask(problem, chip)))
         except SearchStopped as error:
-            widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
+            widgets.problem("Search stopped: it takes too long.", f"{error}. {advice(SMALLER_CHIP)}")
         except GemmCacheError as error:
             widgets.problem("Could not evaluate.", f"{chip.name}: {error}")
     return found
@@ -156,7 +156,7 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
             if missing:
                 st.caption(
                     f"{missing} of {len(presenters_evaluations.HEAT_SIZES) ** 2} cells were not searched. "
-                    f"{patience.what_next()}"
+                    f"{advice(SMALLER_CHIP)}"
                 )
             behind(presenters_evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
     compile_link(values, chips[0].name)
@@ -202,7 +202,7 @@ def measured_latencies() -> None:
         with patience:
             found = validated(uploaded.getvalue(), uploaded.name, kept_out, patience)
     except SearchStopped as error:
-        widgets.problem("This takes too long.", f"{error}. {patience.what_next(FEWER_ROWS)}")
+        widgets.problem("This takes too long.", f"{error}. {advice(FEWER_ROWS)}")
         return
     except GemmCacheError as error:
         widgets.problem("Could not read this file.", str(error))
@@ -308,6 +308,6 @@ else:
         try:
             (one_shape if kind == ONE else model)(chosen_chips, patience)
         except SearchStopped as error:
-            widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
+            widgets.problem("Search stopped: it takes too long.", f"{error}. {advice(SMALLER_CHIP)}")
         except GemmCacheError as error:
             widgets.problem("Could not evaluate.", str(error))

@@ -1,7 +1,7 @@
 """Components of our own, for which Streamlit has no widget.
 
-A component is a script and a style sheet in ``static/``, under its name. They are served as files of the dashboard: the
-content security policy runs no script that comes as text.
+A component is a script in ``static/``, under its name. It is served as a file of the dashboard: the content security
+policy runs no script that comes as text. The style sheets in ``static/`` are sent with the page (``server.style``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def mount(name: str, *, key: str, data: Any, height: int | None = None, **callba
     """Draws a component; returns its state.
 
     Args:
-        name: the name of the component's script and style sheet.
+        name: the name of the component's script.
         data: the value that the script gets, as the one item of a list; the script must draw its text as plain text.
         height: the height in pixels to reserve before the script has run; by default as much as is drawn.
         callbacks: ``on_NAME_change`` for each state and trigger of the component.
@@ -54,4 +54,4 @@ def _renderer(manager: BidiComponentManager, name: str) -> ComponentRenderer:
     # Streamlit looks for components in the pyproject.toml of installed packages, which a wheel does not have.
     manifest = ComponentManifest(_PACKAGE, __version__, [ComponentConfig(name, _ASSETS)])
     manager.register_from_manifest(manifest, Path(__file__).parent)
-    return st.components.v2.component(f"{_PACKAGE}.{name}", js=f"{name}.js", css=f"{name}.css", isolate_styles=False)
+    return st.components.v2.component(f"{_PACKAGE}.{name}", js=f"{name}.js", isolate_styles=False)

@@ -52,14 +52,6 @@ class Node:
         return int(self.row["misses"]) if self.row else 0
 
 
-def is_one() -> bool:
-    """Whether this dashboard shows several stores."""
-    try:
-        return len(context.stores()) > 1
-    except GemmCacheError:  # the first cannot be opened, which the page says
-        return False
-
-
 def switch() -> None:
     """Draws the choice of the store that pages show, if there are several; the choice is part of the address."""
     known, asked = list(context.stores()), st.query_params.get(context.STORE)
@@ -83,7 +75,7 @@ def _switched() -> None:
 
 def draw() -> None:
     """Draws all stores of this dashboard and their sums, if it has several."""
-    if not is_one():
+    if len(context.stores()) < 2:
         return
     found = nodes()
     tables.draw(found, NODES, key="nodes", label="Stores")
