@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import streamlit as st
 
@@ -68,17 +68,6 @@ def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
     except (GemmCacheError, OSError) as error:
         widgets.problem(trouble, str(error))
         return None
-
-
-def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> str:
-    """Starts a job on the store, as every reader may unless the dashboard is read-only; returns the job's name.
-
-    Raises:
-        NotPermitted: in a read-only dashboard.
-        TooManyJobs, StoreError, OSError: as ``Jobs.start``.
-    """
-    may_write()
-    return context.jobs().start(command, asked, given)
 
 
 def may_write() -> None:

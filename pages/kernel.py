@@ -145,11 +145,6 @@ def reproduction(record: Record) -> None:
             widgets.page_link("predict", "Open in Predict", "insights", **asked)
 
 
-def codes(record: Record) -> None:
-    """Draws the kernel's source, Triton's IRs, PTX and SASS, linked line by line."""
-    component.show(context.linked(record.key, record.blob.digest), record.key[:12], key=f"code-{record.key}")
-
-
 def performance(record: Record) -> None:
     """Draws the kernel's measured and predicted times."""
     timings = context.ask(summaries.timings, record.key)
@@ -256,22 +251,29 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
     record = None if gone.is_evicted else quarantined_record(cache, key)
     selection = None if record else asked_for(cache, key)
     root = cache.layout.root
-    if record is not None or selection is not None:
+    if record is not None:
         st.caption("This command compiles it again:")
-        command = (
-            reproducing_command(record, cache.settings, root)
-            if record is not None
-            else in_store(selection.command, str(root))
-            if selection is not None
-            else ""
-        )
-        st.code(command, language=None, wrap_lines=True)
-        if selection is not None:
-            widgets.page_link("compile", "Open in Compile", "play_circle", **request_address(selection.problem))
+        st.code(reproducing_command(record, cache.settings, root), language=None, wrap_lines=True)
+    elif selection is not None:
+        st.caption("This command compiles it again:")
+        st.code(in_store(selection.command, str(root)), language=None, wrap_lines=True)
+        widgets.page_link("compile", "Open in Compile", "play_circle", **request_address(selection.problem))
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
         widgets.page_link("storage", "Open Quarantine", "healing", tab="Quarantine")
+
+
+def begin(title: str, name: str, key: CacheKey) -> None:
+    """Draws what the page of every stored kernel begins with: its names and key, links, actions, and its note."""
+    with heading:
+        widgets.title(title)
+    st.code(f"{name}\n{key}", language=None, wrap_lines=True)
+    with links:
+        widgets.compare_link("Compare with…", key)
+        pinning(key)
+        notes.edit(key)
+    notes.show(key)
 
 
 def show(record: Record, part: str) -> None:
@@ -279,7 +281,7 @@ def show(record: Record, part: str) -> None:
     if part == "Summary":
         summary(record)
     elif part == "Code":
-        codes(record)
+        component.show(context.linked(record.key, record.blob.digest), record.key[:12], key=f"code-{record.key}")
     elif part == "Performance":
         performance(record)
     elif part == "History":
@@ -312,14 +314,7 @@ try:
     group = cache.admin.adapted(key)
     if group is not None:
         name = describe(group).name or "Unnamed kernel"
-        with heading:
-            widgets.title(name)
-        st.code(f"{name}\n{key}", language=None, wrap_lines=True)
-        with links:
-            widgets.compare_link("Compare with…", key)
-            pinning(key)
-            notes.edit(key)
-        notes.show(key)
+        begin(name, name, key)
         show_adapted(group)
         widgets.end_page()
     record = cache.find(key)
@@ -327,14 +322,7 @@ except GemmCacheError as error:
     heading.title("Kernel")
     not_found(asked, str(error))
     widgets.end_page()
-with heading:
-    widgets.title(titled(record))
-st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
-with links:
-    widgets.compare_link("Compare with…", record.key)
-    pinning(CacheKey(record.key))
-    notes.edit(CacheKey(record.key))
-notes.show(CacheKey(record.key))
+begin(titled(record), record.name, key)
 widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
 part = widgets.choose_one("Part", PARTS, "Summary", key="part", hidden=True)
 try:
