@@ -19,15 +19,6 @@ from app.presenters.downloads import dump_file
 from app.presenters.evaluations import slower_words
 from app.presenters.forms import request_address
 from app.presenters.jobs import in_store
-from app.presenters.kernel import (
-    EVENTS,
-    INSTRUCTIONS,
-    OCCUPANCY,
-    first_lines,
-    instruction_rows,
-    occupancy_by_chip,
-    record_document,
-)
 from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
 from app.presenters.shared import MOST_COMPARED, when
 from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
@@ -98,11 +89,11 @@ def summary(record: Record) -> None:
     if inspection.instructions is not None:
         right.header("Instructions")
         with right:
-            tables.draw(instruction_rows(inspection.instructions), INSTRUCTIONS, key="instructions")
+            tables.draw(kernel.instruction_rows(inspection.instructions), kernel.INSTRUCTIONS, key="instructions")
     if inspection.occupancy is not None:
         left.header("Theoretical occupancy on each target")
         with left:
-            tables.draw(occupancy_by_chip(record), OCCUPANCY, key="chips")
+            tables.draw(kernel.occupancy_by_chip(record), kernel.OCCUPANCY, key="chips")
     reproduction(record)
 
 
@@ -132,7 +123,7 @@ def reproduction(record: Record) -> None:
         "PTX": (f"{name}.ptx", partial(cache.text, record, "ptx")),
         "SASS": (f"{name}.sass", partial(cache.text, record, "sass")),
         "Source": (f"{name}.{language}", partial(cache.text, record, "source")),
-        "Record": (f"{name}.json", partial(record_document, record)),
+        "Record": (f"{name}.json", partial(kernel.record_document, record)),
         **dump,
     }
     with st.container(horizontal=True):
@@ -177,7 +168,7 @@ def history(record: Record) -> None:
     events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
     with left:
-        tables.draw(kernel.history(record, events, timings), EVENTS, key="history")
+        tables.draw(kernel.history(record, events, timings), kernel.EVENTS, key="history")
     if row is not None:
         with right:
             tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], key="hits")
@@ -239,7 +230,7 @@ def not_found(key: str, cause: str) -> None:
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
-        tables.draw(events, EVENTS, key="past")
+        tables.draw(events, kernel.EVENTS, key="past")
     if is_key(key):
         notes.show(CacheKey(key))
         decisions(key)
@@ -290,7 +281,7 @@ def show(record: Record, part: str) -> None:
         st.caption("Key = SHA-256 of these components. Any difference is a miss.")
         tables.properties(dict(record.components), head="Component", key="components")
     else:
-        lines, how_many = first_lines(cache.text(record, "log"))
+        lines, how_many = kernel.first_lines(cache.text(record, "log"))
         st.caption(how_many)
         st.code(lines or "(empty)", language=None, height=600 if lines.count("\n") >= LONG_LOG else "content")
 
