@@ -279,7 +279,7 @@ def departed(key: str) -> Departure | None:
 
 
 def compare_link(label: str, *keys: str) -> None:
-    """Draws a link to the comparison of kernels; of a single one, that page asks for another."""
+    """Draws a link to the page that compares kernels. If only one is given, that page asks for another."""
     page_link("compare", label, "compare_arrows", **compare_address(keys))
 
 

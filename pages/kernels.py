@@ -151,7 +151,7 @@ entered = search.text_input(
 with again:
     notes.draw_views(
         {
-            **{name: asked.get_all(name) for name in (*FACET_LABELS, "sort", "asc") if name in asked},
+            **{name: asked.get_all(name) for name in notes.PARAMETERS if name in asked},
             **({"q": [entered]} if entered else {}),
         }
     )

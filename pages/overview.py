@@ -128,7 +128,7 @@ def acknowledge(check: overview.Check) -> None:
 
 
 def queue(in_queue: QueueState) -> None:
-    """Draws a table of the compiles that run and wait, and their numbers if no warning above has said them."""
+    """Draws a table of running and waiting compiles. Draws their numbers too, unless a warning above states them."""
     if turns := [*in_queue.compiling, *in_queue.queued, *in_queue.waiting]:
         check = overview.queue_check(in_queue)
         if check.state == overview.FINE:

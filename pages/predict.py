@@ -37,9 +37,9 @@ bound: Any = {"bind": "query-params"}
 
 @st.cache_resource(show_spinner=False, max_entries=64)
 def found_before(*of: Any) -> list[Any]:  # noqa: ARG001 (what it is of)
-    """A list, cached for all readers, to which what takes long to find is added once it is found.
+    """A list that is cached for all readers. The caller adds a result to it that took long to find.
 
-    Not a cached function that finds it: Streamlit records what such a one draws, and the sign of life is drawn.
+    A cached function must not find the result: Streamlit would record the "Searching…" that is drawn meanwhile.
     """
     return []
 

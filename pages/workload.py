@@ -55,7 +55,7 @@ def demanded(span: str) -> Demand | None:
 
 
 def state() -> tuple[str, int]:
-    """The store and the generation of its index, by which choices of kernels are cached: timings change them."""
+    """The store and its index's generation. Choices of kernels are cached for these, as new timings may change them."""
     try:
         return str(context.cache().layout.root), context.generation()
     except IndexUnavailable:  # then the last answers are shown

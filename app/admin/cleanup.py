@@ -169,8 +169,8 @@ def _targets() -> list[str]:
 def _preview(limits: Limits) -> Preview | None:
     """The plan as it was first shown for these limits, so that the reader confirms that plan; ``None`` without one.
 
-    A store with more than ``FEW`` kernels is read only when the reader asks for a preview, and not again for another
-    rule; a smaller store is read without being asked.
+    A store with more than ``FEW`` kernels is read only when the reader clicks Preview or Refresh; for other limits the
+    plan is made from what was read then. A smaller store is read without a click.
     """
     kept: Preview | None = st.session_state.get(_PLANNED)
     seen: Seen | None = st.session_state.get(_SEEN)

@@ -146,7 +146,7 @@ _OF_MODEL = {"m": "tokens", "phase": "phase", "tp": "tp", "ep": "ep", "dp": "dp"
 
 
 def _evaluated(word: object) -> str:
-    """A word of a command with the evaluator's name of an element type: both types of fp8 are one."""
+    """A word of a command. An element type gets its name in the evaluator, which is ``fp8`` for both types of fp8."""
     return str(word).partition("_")[0] if str(word).startswith("fp8_") else str(word)
 
 

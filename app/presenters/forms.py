@@ -288,9 +288,9 @@ def request_address(problem: GemmProblem, **choice: str) -> dict[str, list[str]]
 
 
 def present_names(asked: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The parameters of an address; fields of the form under the names, and with the values, that they have now.
+    """The parameters of an address, in which names and values of an earlier version are replaced by the present ones.
 
-    In earlier versions each page and each of its forms had a prefix of its own, and the first version had none.
+    In earlier versions the fields of each page and form had a prefix of their own; in the first version, none.
     """
     found: dict[str, list[str]] = {}
     for name, values in asked.items():

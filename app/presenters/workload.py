@@ -76,7 +76,10 @@ class Matrix:
         return self.total.timed > 0
 
     def share(self, cell: WorkCell) -> float | None:
-        """A cell's share of the demand; ``None`` if nothing was asked for, or it alone has no known time."""
+        """A cell's share of the demand.
+
+        ``None`` if nothing was asked for, or if shares are of GPU time and no launch of the cell has a known time.
+        """
         if cell.share is None or (self.is_timed and not cell.share.timed):
             return None
         return cell.share.time_share if self.is_timed else cell.share.launch_share

@@ -7,14 +7,18 @@ from contextlib import suppress
 
 import streamlit as st
 
-from app import context, guard
+from app import context, guard, widgets
 from app.components import listing
+from app.presenters.kernel_list import FACET_LABELS
 from app.presenters.palette import plain
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.key import CacheKey
 from cache_engine.store.notes import MOST_LETTERS, MOST_NAME, TAG, Note, View
 
 LIST = "kernels"
+_DRAWN = "note that was drawn"
+PARAMETERS = (*FACET_LABELS, "sort", "asc")
+"""The parameters of an address that a view saves, beside the words of the search."""
 
 
 def show(key: CacheKey) -> None:
@@ -29,11 +33,16 @@ def edit(key: CacheKey) -> None:
         return
     with suppress(GemmCacheError, OSError), st.popover("Note…", icon=":material/edit_note:", type="tertiary"):
         note = context.cache().admin.note(key) or Note()
+        drawn, now = st.session_state.get(_DRAWN), (key, note.at)
+        st.session_state[_DRAWN] = now
         with st.form("note", border=False):
             text = st.text_input("Note", note.text, max_chars=MOST_LETTERS)
             words = st.text_input("Tags", " ".join(note.tags), max_chars=MOST_LETTERS, help=f"{TAG.capitalize()}.")
             if not st.form_submit_button("Save"):
                 return
+        if drawn != now:  # the fields have its values again, not those that were written into them
+            widgets.problem("The note was not saved.", "Another reader changed it meanwhile. Write yours again.")
+            return
         tags = set(words.lower().replace(",", " ").split())
         done = guard.act(
             "The note was not saved.",
@@ -59,7 +68,8 @@ def draw_views(address: Mapping[str, Sequence[str]]) -> None:
         for number, view in enumerate(saved):
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.button(plain(view.name), key=f"view-{number}", on_click=_open, args=(view,), width="stretch")
-                if permitted and st.button("Delete", key=f"delete-{number}", help=plain(f"Delete {view.name}")):
+                # By its name: another reader may have saved a view since this list was drawn.
+                if permitted and st.button("Delete", key=f"delete-{view.name}", help=plain(f"Delete {view.name}")):
                     _delete(view.name)
         if not permitted:
             return
@@ -78,8 +88,8 @@ def _delete(name: str) -> None:
 
 
 def _open(view: View) -> None:
-    """Shows a saved view: its address, of which the list ignores what it does not know, and its columns."""
+    """Shows a saved view: of its address what this page saves, as others may be refused; and its columns."""
     st.query_params.clear()
-    st.query_params.update({name: values for name, values in view.address.items() if name != "q"})
+    st.query_params.update({name: view.address[name] for name in PARAMETERS if name in view.address})
     st.session_state["q"] = " ".join(view.address.get("q", ()))
     listing.show_columns(LIST, view.columns)

@@ -129,14 +129,23 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[P
             raise UsageError(f"{file} must end with {', '.join(_WRITERS)}")
         if not file.absolute().parent.is_dir():  # said before the GPU works for a minute
             raise UsageError(f"{file} is in a folder that does not exist")
+        if file.is_dir():
+            raise UsageError(f"{file} is a directory; give the name of a file")
     speeds: list[GpuSpeed] = []
     checks = [*_on_the_gpu(settings, speeds), *examine(settings)] if on_gpu else examine(settings)
     is_ok = all(check.status != PROBLEM for check in checks)
     listed = [_setting(settings, name) for name in BY_NAME]
     document = {"checks": checks, "ok": is_ok, "settings": listed, "speeds": speeds}
+    unwritten: Exception | None = None
     for file in files:
-        write_file(file, _WRITERS[file.suffix](document, checks, speeds).encode(), force=True)
-    emit(document, as_json, lambda: _print_checks(checks, speeds, settings, every=every), failed=not is_ok)
+        try:
+            write_file(file, _WRITERS[file.suffix](document, checks, speeds).encode(), force=True)
+        except (OSError, UsageError) as error:
+            unwritten = unwritten or error
+    is_failed = not is_ok and unwritten is None
+    emit(document, as_json, lambda: _print_checks(checks, speeds, settings, every=every), failed=is_failed)
+    if unwritten is not None:  # the report is printed all the same
+        raise unwritten
 
 
 def _setting(settings: Settings, name: str) -> dict[str, str]:

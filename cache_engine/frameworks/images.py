@@ -447,7 +447,7 @@ def _bad_name(folder: Path, name: str, why: str) -> PackUnusable:
 
 
 class _Bounded:
-    """A tar that is read in order, and refused if it has too many bytes besides the content of its files.
+    """A tar that is read in order. It is refused if the headers before a file have too many bytes.
 
     Without this, ``tarfile`` would read a header of any length into memory before it names that header's file.
     """

@@ -29,22 +29,28 @@ def plain_values(data: bytes) -> Iterator[str | int | None]:
     """Yields the texts and whole numbers of a pickle in their order, and ``None`` for each other instruction.
 
     Raises:
-        Unread: when the bytes are no pickle, or have more than ``MOST_OPCODES`` instructions; the values before that
-            point have been yielded.
+        Unread: when the bytes are no pickle, or have more than ``MOST_OPCODES`` instructions, or repeat texts of more
+            than ``MOST_PICKLE_BYTES`` letters; the values before that point have been yielded.
     """
     remembered: dict[object, str] = {}
-    stored, last = 0, None
+    stored, last, recalled = 0, None, 0
     try:
         for opcode, argument, _ in islice(pickletools.genops(data), MOST_OPCODES):
             name = opcode.name
             if name == "MEMOIZE" or name in _REMEMBER:
-                if last is not None:
-                    remembered[argument if name in _REMEMBER else stored] = last
+                number = argument if name in _REMEMBER else stored
+                # A larger number can be chosen so that it collides with all others in the dictionary.
+                if last is not None and isinstance(number, int) and number <= MOST_OPCODES:
+                    remembered[number] = last
                 stored += 1
                 continue
             if name in _SILENT:
                 continue
             last = remembered.get(argument) if name in _RECALL else _text(argument)
+            # Two bytes recall a text of any length, which the caller then searches.
+            recalled += len(last) if last is not None and name in _RECALL else 0
+            if recalled > MOST_PICKLE_BYTES:
+                raise Unread(Fault.TOO_MANY, f"it repeats more than {MOST_PICKLE_BYTES:,} letters")
             if name == "STOP":
                 return
             is_number = name in _NUMBERS and isinstance(argument, int) and abs(argument) < _MOST_NUMBER

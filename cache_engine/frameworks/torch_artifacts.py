@@ -11,13 +11,14 @@ import re
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
 
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.frameworks import snapshots
-from cache_engine.frameworks.bundles import MAX_BYTES, Group, put_group, read_group
+from cache_engine.frameworks.bundles import MAX_BYTES, Group, UnknownGroup, put_group, read_group
 from cache_engine.frameworks.registry import installed_version, is_stale
 from cache_engine.frameworks.snapshots import ENTRY, FORMAT, SavedEntry, SavedFile, Snapshot, check_name, entry_in
 from cache_engine.store.layout import StoreLayout
@@ -51,17 +52,18 @@ def torch_version(data: bytes) -> str:
 def put_artifacts(
     layout: StoreLayout, name: str, data: bytes, *, sign: Callable[[bytes], bytes] = bytes, durable: bool = True
 ) -> str:
-    """Stores the bytes as the snapshot ``name``, which replaces one of this name; returns their ``torch_version``.
+    """Stores the bytes as the snapshot ``name``, in place of artifacts of this name; returns their ``torch_version``.
 
     Raises:
-        UsageError: when the bytes are too many, or are no artifacts.
+        UsageError: when the bytes are too many, or are no artifacts, or the name is that of a snapshot of caches.
         OSError: when the store cannot be written.
     """
     if len(data) > MAX_BYTES:
         raise UsageError(f"it has more than {MAX_BYTES:,} bytes, the most that can be stored")
     version = torch_version(data)
+    _check_free(layout, check_name(name))
     digest = sha256(data).hexdigest()
-    file = SavedFile(f"{FOLDER}/{check_name(name)}.bin", 0o600, 0, digest)
+    file = SavedFile(f"{FOLDER}/{name}.bin", 0o600, 0, digest)
     document = msgspec.json.encode(SavedEntry(FORMAT, "inductor", f"{name}.bin", [file], version))
     group = Group(
         snapshots.FRAMEWORK, sha256(document).hexdigest(), ENTRY, {ENTRY: document, digest: data}, time.time()
@@ -73,6 +75,18 @@ def put_artifacts(
     snapshot = Snapshot(FORMAT, name, "", time.time(), "", [group.key])
     snapshots.put_snapshot(layout, snapshot, sign=sign, durable=durable)
     return version
+
+
+def _check_free(layout: StoreLayout, name: str) -> None:
+    """Raises ``UsageError`` if a snapshot of this name is not of artifacts, so nothing of another kind is replaced."""
+    found = None
+    try:
+        with suppress(CorruptEntry):
+            found = snapshots.read_snapshot(layout, name)
+    except UnknownGroup as error:
+        raise UsageError(f"a newer version wrote the snapshot {name}: {error}; give another name") from error
+    if found is not None and found[0].root:  # the directory whose caches it has
+        raise UsageError(f"{name} is a snapshot of the caches in {found[0].root}; give another name")
 
 
 def artifacts_of(layout: StoreLayout, snapshot: Snapshot) -> tuple[bytes, str]:

@@ -96,7 +96,7 @@ def choices(place: Place) -> Iterator[Choice | ScanFinding]:
 def _files(folder: Folder, above: str, more: re.Pattern[str]) -> Iterator[str]:
     """Yields the paths of files that may have results, folders in the order of their names.
 
-    ``more`` is a pattern for the paths of files of which the ending does not tell.
+    ``more`` is a pattern for the paths of such files that have none of the usual endings.
     """
     for item in sorted(folder, key=lambda item: item.name):
         name = f"{above}{item.name}"
@@ -170,7 +170,7 @@ def _line(value: Any) -> str:
 
 
 def _ms(time: Any) -> float | None:
-    """A config's time in ms, of a list the first, which is the median; ``None`` where the config failed."""
+    """A config's time in ms; ``None`` if the config failed. In a list, the first number is taken: the median."""
     found = float(time[0] if isinstance(time, list) else time)
     return found if math.isfinite(found) and found > 0 else None
 

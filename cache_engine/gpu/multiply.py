@@ -212,7 +212,12 @@ def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, o
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A kernel ready to launch, a function that counts a launch, and the kernel that replaces it when that is ready."""
+    """A kernel that is ready to launch.
+
+    Attributes:
+        count: a function that counts one launch.
+        better: the kernel that replaces this one once it is ready; ``None`` if there is none.
+    """
 
     kernel: Startable
     count: Callable[[], object]

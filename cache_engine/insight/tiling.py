@@ -48,7 +48,12 @@ class ScaleBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The groups of rows that every block goes through, and each group's tiles of C if all have equally many rows."""
+    """The groups of rows that every block goes through.
+
+    Attributes:
+        groups: the number of groups.
+        tiles: the number of tiles of C in each group, if all groups have equally many rows.
+    """
 
     groups: int
     tiles: int

@@ -14,12 +14,13 @@ from typing import TypeVar
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.errors import CorruptEntry, StoreError, Untrusted, UsageError
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout, key_of_note_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file, sync_folder
+from cache_engine.units import printable
 
 MOST_LETTERS, MOST_NAME = 500, 60
 MOST_TAGS = 16
@@ -29,6 +30,7 @@ TAG = "a tag has 1 to 32 of a-z, 0-9, '.', '_' and '-', and begins with a letter
 
 _TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}", re.ASCII)
 _MOST_BYTES = 16_384
+_MOST_WRITER = 200
 _FORMAT = 1
 _LOCK_TIMEOUT_S = 10.0
 
@@ -112,23 +114,30 @@ def annotate(
         if not _TAG.fullmatch(tag):
             raise UsageError(f"{tag[:80]!r} is not a tag: {TAG}")
     with file_lock(layout.notes_lock, _LOCK_TIMEOUT_S):
-        old = note_of(layout, key) or Note()
+        try:
+            old = note_of(layout, key) or Note()
+        except Untrusted:
+            raise
+        except CorruptEntry as error:
+            mend = "gemm-cache store repair moves it to quarantine"
+            raise CorruptEntry(f"the note of {key[:12]} cannot be read: {error}; {mend}") from error
         tags = tuple(sorted(({*old.tags} | {*add}) - {*remove}))
         if len(tags) > MOST_TAGS:
             raise UsageError(f"a kernel has at most {MOST_TAGS} tags; remove one first")
-        new = Note(old.text if text is None else text, tags, time.time(), by)
+        new = Note(old.text if text is None else text, tags, time.time(), _who(by))
         _put(layout, layout.note_path(key), new if new.text or new.tags else None)
 
 
 def views(layout: StoreLayout) -> list[View]:
-    """The saved views, sorted by name; files that cannot be read are left out."""
+    """The saved views, sorted by name; files that cannot be read, or have another view's name, are left out."""
     found = []
     for name in _names(layout):
         if key_of_note_name(name) is None:
             with suppress(StoreError, CorruptEntry, OSError):
                 data = read_file(layout.notes / name, _MOST_BYTES + 1)
-                if data is not None:
-                    found.append(_decoded(data, View))
+                view = None if data is None else _decoded(data, View)
+                if view is not None and os.path.basename(layout.view_path(view.name)) == name:
+                    found.append(view)
     return sorted(found, key=lambda view: view.name)
 
 
@@ -137,16 +146,24 @@ def save_view(layout: StoreLayout, view: View) -> None:
 
     Raises:
         UsageError: when the name or the address is not allowed.
+        UnknownNote: when the view with its name is of another format version.
         StoreError, OSError: when the store is locked for long, or cannot be written.
     """
     name = _line(view.name, "the name of a view", MOST_NAME)
     if not name:
         raise UsageError("a view needs a name")
-    view = msgspec.structs.replace(view, name=name)
-    if len(msgspec.json.encode(view)) > MOST_ADDRESS_BYTES:
-        raise UsageError("the search is too long to be saved; choose fewer filters")
+    view = msgspec.structs.replace(view, name=name, by=_who(view.by))
+    try:
+        size_bytes = len(msgspec.json.encode(view))
+    except UnicodeEncodeError as error:
+        raise UsageError("the search is not valid Unicode text; change it, and save it again") from error
+    if size_bytes > MOST_ADDRESS_BYTES or not all(map(str.isprintable, view.columns)):
+        raise UsageError("the search is too long to be saved, or a column has control characters; choose fewer filters")
+    path = layout.view_path(name)
     with file_lock(layout.notes_lock, _LOCK_TIMEOUT_S):
-        _put(layout, layout.view_path(name), view)
+        with suppress(CorruptEntry):
+            check_note_file(layout, os.path.basename(path))
+        _put(layout, path, view)
 
 
 def delete_view(layout: StoreLayout, name: str) -> None:
@@ -189,6 +206,11 @@ def _line(text: str, what: str, most: int) -> str:
     if not text.isprintable():
         raise UsageError(f"{what} is one line without control characters")
     return text
+
+
+def _who(by: str) -> str:
+    """The name of the writer, which a login may give with any letters, so that what is written can be read."""
+    return printable(by[:_MOST_WRITER])
 
 
 _T = TypeVar("_T", Note, View)

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from cache_engine.errors import CorruptEntry
+from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.logs import Log
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.proof import HINT, PROVED, Proof
 from cache_engine.store.files import read_whole
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file
 
 _log = Log(__name__)
@@ -74,7 +75,8 @@ def read_hints(data: bytes) -> list[tuple[CacheKey, Proof]]:
     for name, one in found:
         texts = (one.family, one.toolchain, one.kernels, one.device.name, one.device.arch, one.device.driver)
         evidence = (one.case, one.reason, one.command, one.seed, one.confirms)
-        if not is_key(name) or one.state != PROVED or any(evidence) or max(map(len, texts)) > _LONGEST_TEXT:
+        is_short = max(map(len, texts)) <= _LONGEST_TEXT and all(map(str.isprintable, texts))
+        if not is_key(name) or one.state != PROVED or any(evidence) or not is_short:
             raise CorruptEntry(f"the proof {name[:12]!r} of the pack is impossible")
     if len(found) > _MOST_HINTS:
         raise CorruptEntry(f"the pack has {len(found):,} proofs; {_MOST_HINTS:,} are possible")
@@ -82,9 +84,14 @@ def read_hints(data: bytes) -> list[tuple[CacheKey, Proof]]:
 
 
 def keep_hints(layout: StoreLayout, hints: Iterable[tuple[CacheKey, Proof]], *, durable: bool) -> None:
-    """Stores hints, but none in the place of a proof of this store's own devices. Raises as ``write_proof``."""
+    """Stores hints, but none in the place of a proof of this store's own devices. Raises as ``write_proof``.
+
+    A hint is left out while a process proves the same, because it would replace the refusal that was just written.
+    """
     for name, hint in hints:
-        with suppress(CorruptEntry, UnknownProof):
+        with suppress(CorruptEntry, UnknownProof, LockTimeout), ExitStack() as held:
+            with suppress(OSError):  # a file system may have no locks
+                held.enter_context(file_lock(layout.key_lock(name), 0.0))
             own = read_proof(layout, name)
             if own is None or own.state == HINT:
                 write_proof(layout, name, hint, durable=durable)
@@ -131,7 +138,7 @@ def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
 def states(
     layout: StoreLayout, family: str, toolchain: str | None = None, device: DeviceFingerprint | None = None
 ) -> list[Proof]:
-    """The proofs of a family, newest first; only those with ``toolchain`` and on ``device``, if these are given."""
+    """The proofs of a family, newest first, then hints; only those with ``toolchain`` and on ``device``, if given."""
     found = [proof for _, proof in proofs(layout) if proof.family == family]
     found = [proof for proof in found if toolchain in (None, proof.toolchain) and device in (None, proof.device)]
-    return sorted(found, key=lambda proof: -proof.at)
+    return sorted(found, key=lambda proof: (proof.state == HINT, -proof.at))

@@ -32,7 +32,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof
 from cache_engine.store.pack import Pack
-from cache_engine.store.proofs import proofs
+from cache_engine.store.proofs import proofs, write_proof
 from tests.device import numpy_gpu
 from tests.device.canary_process import CANARIES
 from tests.device.numpy_gpu import DEVICE, stored
@@ -139,6 +139,7 @@ def test_a_loaded_kernel_gives_way_to_the_proved_one(cache: Cache, process: Prov
         ("before", "bytes outside of C or of the workspace were written"),
         ("differs", "launch 2 gave other bits than the first"),
         ("fault", "it faulted: CUDARuntimeError: cudaErrorIllegalAddress"),
+        ("fault at length", "it faulted: CUDARuntimeError: cudaErrorIllegalAddress"),
         ("crashes", "its process ended with SIGSEGV"),
         ("hangs", "it did not end within"),
         ("ptx sums do not begin at 0", ""),
@@ -344,6 +345,20 @@ def test_a_damaged_proof_counts_as_none_and_is_replaced(tmp_path: Path, process:
             assert _served(cache).record.family == "tensor_core"
             assert _proof(cache).state == PROVED
             assert not cache.admin.verify()
+
+
+def test_a_proof_under_anothers_name_counts_as_none(tmp_path: Path, process: Proving) -> None:
+    with _opened(tmp_path) as cache:
+        _served(cache)
+        ((name, proof),) = proofs(cache.layout)
+        assert proof.state == PROVED
+    process.behaviour = "wrong"
+    for change in ({"family": "another"}, {"device": HERE}):
+        with _opened(tmp_path) as cache:
+            write_proof(cache.layout, name, msgspec.structs.replace(proof, **change), durable=False)
+            assert _served(cache).record.family == "tensor_core"
+            assert _served(cache).record.family == "tensor_core"
+            assert _proof(cache).state == REFUSED
 
 
 def test_a_proof_of_another_version_is_skipped_and_stays(tmp_path: Path, process: Proving) -> None:

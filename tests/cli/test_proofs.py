@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -122,3 +124,31 @@ def test_the_report_of_a_gpu_is_written_to_send_and_to_calibrate(
     assert "goes with --gpu" in run("doctor", "--output", files[0], store=place).stderr
     assert "does not exist" in run("doctor", "--gpu", "--output", tmp_path / "no" / "gpu.csv", store=place).stderr
     assert "must end with" in run("doctor", "--gpu", "--output", "gpu.txt", store=place).stderr
+
+
+def test_a_report_that_cannot_be_written_is_printed(
+    tmp_path: Path, place: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache, until: iter([("simt", Verdict(20))]))
+    monkeypatch.setattr(gpu_check, "speeds", lambda *_: iter([GpuSpeed("M", "o", 16, 64, 128, "simt", 9.5)]))
+    (tmp_path / "dir.csv").mkdir()
+    for file in (tmp_path / "dir.csv", tmp_path / "none" / "gpu.csv"):
+        done = examine("--gpu", "--output", file, store=place, code=1)
+        assert "is a directory" in str(done.exception) or "folder that does not exist" in str(done.exception)
+        assert "right on the GPU" not in done.stdout, "nothing is checked first"
+    old, link = tmp_path / "old.json", tmp_path / "link.html"
+    old.write_text("old")
+    link.symlink_to("/dev/full")
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        done = examine("--gpu", "--output", old, "--output", link, store=place, code=1)
+    assert "20 cases right on the GPU" in done.stdout
+    assert "No space left" in str(done.exception)
+    assert old.read_text() == "old"
+    done = examine("--gpu", "--output", link, "--output", old, store=place, code=1)
+    assert "is a device" in str(done.exception)
+    assert json.loads(old.read_text())["ok"], "the other file is written"

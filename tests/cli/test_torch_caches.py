@@ -14,7 +14,7 @@ import pytest
 from cache_engine.errors import UsageError
 from cache_engine.frameworks import torch_artifacts
 from cache_engine.frameworks.bundles import MAX_BYTES, group_keys
-from cache_engine.frameworks.snapshots import read_snapshot
+from cache_engine.frameworks.snapshots import FORMAT, Snapshot, put_snapshot, read_snapshot, snapshot_key
 from cache_engine.frameworks.torch_artifacts import artifacts_of, put_artifacts
 from cache_engine.store.disk import open_store
 from tests.cli.test_cli import document, run
@@ -199,6 +199,21 @@ def test_the_version_is_read_and_no_pickle_is_run(tmp_path: Path) -> None:
         file.write_bytes(data)
         assert document("pack", "import", file, "--as", "llama-1", store=tmp_path / "one")["torch_version"] == version
     assert not made.exists()
+
+
+def test_artifacts_replace_no_snapshot_of_caches_or_of_a_newer_version(artifacts: Path, tmp_path: Path) -> None:
+    layout = open_store(tmp_path / "one")
+    for root, may in (("/srv/run", False), ("", True)):
+        put_snapshot(layout, Snapshot(FORMAT, "a", root, 1.0, "", []), sign=bytes, durable=False)
+        done = run("pack", "import", artifacts, "--as", "a", store=tmp_path / "one")
+        assert (done.returncode, "the caches in /srv/run" in done.stderr) == ((0, False) if may else (2, True))
+    path = Path(layout.group_path(snapshot_key("a")))
+    newer = bytearray(path.read_bytes())
+    newer[8] += 1  # after the magic
+    for data, code in ((bytes(newer), 2), (b"damaged", 0)):
+        path.write_bytes(data)
+        assert run("pack", "import", artifacts, "--as", "a", store=tmp_path / "one").returncode == code
+        assert (path.read_bytes() == data) == bool(code)
 
 
 def test_what_cannot_be_stored_or_written_is_said(artifacts: Path, trusted: Builder, tmp_path: Path) -> None:

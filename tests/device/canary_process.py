@@ -39,8 +39,8 @@ CANARIES = 2  # of the family, besides the problem that was asked for
 _launches = itertools.count()
 
 
-def _fault(c: Any) -> None:
-    raise RuntimeError("CUDARuntimeError: cudaErrorIllegalAddress: an illegal memory access was encountered")
+def _fault(c: Any, more: str = "") -> None:
+    raise RuntimeError(f"CUDARuntimeError: cudaErrorIllegalAddress: an illegal memory access was encountered{more}")
 
 
 def _gone(c: Any) -> None:
@@ -66,7 +66,8 @@ def _wrong(c: Any) -> None:
 
 _BEHAVIOURS: dict[str, Callable[[Any], object]] = {
     "right": lambda c: None, "inexact": lambda c: None,
-    "fault": _fault, "gone": _gone, "beyond": _beyond, "before": _before,
+    "fault": _fault, "fault at length": lambda c: _fault(c, " x" * 32_700), "gone": _gone,
+    "beyond": _beyond, "before": _before,
     "differs": _differs, "wrong": _wrong,
     "hangs": lambda c: threading.Event().wait(),
     "crashes": lambda c: os.kill(os.getpid(), signal.SIGSEGV),

@@ -143,6 +143,17 @@ BOMBS = {
     "nested": b"\x80\x04" + b"]" * 1_000_000 + b".",
     "a huge memo": b"\x80\x04\x8c\x01a" + b"\x94" * 1_000_000 + b".",
     "a memo at a huge place": b"\x80\x04\x8c\x01ar\xff\xff\xff\xffj\xff\xff\xff\xff" * 200_000 + b".",
+    "a long text repeated by two bytes": (
+        b"\x80\x04X"
+        + struct.pack("<I", 20_061)
+        + b"["
+        + b"a" * 51
+        + b"] graph: "
+        + b"x" * 20_000
+        + b"\x94"
+        + b"h\x00" * 5_000
+        + b"."
+    ),
     "no end": b"\x80\x04\x8c\x01a",
     "no pickle": b"\x00\xff" * 100,
     "empty": b"",
@@ -174,11 +185,23 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
     assert made.exists()
 
 
+@pytest.mark.parametrize("value", ["x" * 1_000_000, -1, 2**60, True, 1.5, None, "\x1b[31m"])
+def test_what_is_no_number_is_neither_a_time_nor_a_count(value: object, tmp_path: Path) -> None:
+    at = place(tmp_path)
+    (file,) = next(at.path.glob(f"fxgraph/*/{GELU}*")).iterdir()
+    counts = dict.fromkeys(("generated_kernel_count", "_time_taken_ns"), value)
+    file.write_bytes(pickle.dumps({"runnable_graph_str": "# torch version: 9.9\n", **counts}))
+    entry = entries(at)[GELU]
+    assert (entry.version, entry.config, entry.compile_ms) == ("9.9", {}, None)
+
+
 def test_values_of_every_protocol_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for protocol in range(6):
         data = pickle.dumps({"a": 12, "b": ["x", "x\ud800", "a"], "c": 2**40}, protocol=protocol)
         values = [value for value in plain_values(data) if value is not None]
         assert [value for value in values if value != 0] == ["a", 12, "b", "x", "x?", "a", "c", 2**40]
+    colliding = b"\x80\x04\x8c\x01ap%d\n0g%d\n." % ((2**61 - 1,) * 2)  # each multiple has the hash 0
+    assert [value for value in plain_values(colliding) if value is not None] == ["a"]
     monkeypatch.setattr(pickles, "MOST_OPCODES", 5)
     with pytest.raises(Unread, match="more than 5 instructions"):
         list(plain_values(pickle.dumps([1, 2, 3, 4, 5, 6])))

@@ -70,9 +70,41 @@ def test_a_view_is_saved_opened_and_deleted(open_page: Open, compiled_store: Pat
     assert len(listed(app)) > len(before)
     app.button(key="view-0").click()
     assert [row["Key"] for row in listed(sound(app.run()))] == before
-    app.button(key="delete-0").click()
+    app.button(key=f"delete-{HOSTILE}").click()
     sound(app.run())
     assert open_cache(compiled_store).admin.views() == []
+
+
+def test_a_note_that_was_changed_meanwhile_is_not_replaced(open_page: Open, compiled_store: Path) -> None:
+    admin, key = open_cache(compiled_store).admin, _keys(compiled_store)[0]
+    app = sound(open_page(compiled_store, "kernel", key=key))
+    next(field for field in app.text_input if field.label == "Note").set_value("mine")
+    admin.annotate(key, text="theirs")
+    app = _press(app, "Save")
+    assert [error.value for error in app.error] == ["The note was not saved."]
+    next(field for field in app.text_input if field.label == "Note").set_value("both")
+    sound(_press(app, "Save"))
+    assert admin.note_words(key) == "both"
+
+
+def test_the_chosen_view_is_deleted_though_another_was_saved_meanwhile(open_page: Open, compiled_store: Path) -> None:
+    admin = open_cache(compiled_store).admin
+    for name in ("b", "c"):
+        admin.save_view(View(name))
+    app = sound(open_page(compiled_store, "kernels"))
+    (_, button) = [one for one in app.button if one.label == "Delete"]
+    admin.save_view(View("a"))
+    button.click()
+    sound(app.run())
+    assert [view.name for view in admin.views()] == ["a", "b"]
+
+
+def test_a_view_that_this_page_did_not_save_opens_with_what_is_known(open_page: Open, compiled_store: Path) -> None:
+    foreign = {"view": ["SQL"], "embed": ["true"], "page": ["1e308"], "arch": ["sm_90"], "sort": ["x'"], "": ["x"]}
+    open_cache(compiled_store).admin.save_view(View("of a newer version", foreign))
+    app = sound(open_page(compiled_store, "kernels"))
+    app.button(key="view-0").click()
+    assert {row["Target"] for row in listed(sound(app.run()))} == {"sm_90"}
 
 
 def test_a_view_shows_its_columns(open_page: Open, compiled_store: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_file_that_is_no_note_is_neither_read_nor_replaced(store: DiskStore, d
     path.write_bytes(data)
     with pytest.raises(error):
         note_of(store.layout, KEY)
-    with pytest.raises(error):
+    with pytest.raises(error, match="another format version" if error is UnknownNote else "store repair"):
         annotate(store.layout, KEY, text="new")
     assert path.read_bytes() == data
     found = dict(noted(store.layout))
@@ -131,6 +131,29 @@ def test_a_file_that_is_no_note_is_neither_read_nor_replaced(store: DiskStore, d
 def test_any_bytes_are_a_note_or_refused(data: bytes) -> None:
     with suppress(CorruptEntry, UnknownNote):
         assert notes._decoded(data, Note).text.isprintable()
+
+
+def test_a_view_of_another_version_is_not_replaced_and_a_damaged_one_is(store: DiskStore) -> None:
+    save_view(store.layout, View("mine"))
+    path = Path(store.layout.view_path("mine"))
+    path.write_text('{"name": "mine", "format": 2}')
+    with pytest.raises(UnknownNote):
+        save_view(store.layout, View("mine"))
+    assert path.read_text() == '{"name": "mine", "format": 2}'
+    path.write_text("damaged")
+    save_view(store.layout, View("mine"))
+    (path.parent / f"view-{'0' * 32}.json").write_bytes(path.read_bytes())
+    assert [view.name for view in views(store.layout)] == ["mine"], "a copy under another view's name is no view"
+
+
+@pytest.mark.parametrize("by", ["\x1b[31mred", "\ud800", "a\nb", "x" * 1_000_000])
+def test_a_writer_with_any_name_leaves_what_can_be_read(by: str, store: DiskStore) -> None:
+    annotate(store.layout, KEY, text="stays", by=by)
+    save_view(store.layout, View("stays", by=by))
+    found = note_of(store.layout, KEY)
+    assert found is not None
+    assert (found.text, found.by.isprintable()) == ("stays", True)
+    assert [view.name for view in views(store.layout)] == ["stays"]
 
 
 def test_a_full_disk_changes_nothing(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +187,18 @@ def test_views_are_saved_replaced_and_deleted(store: DiskStore) -> None:
     assert [key for key, _ in noted(store.layout)] == [KEY]
 
 
-@pytest.mark.parametrize("view", [View(""), View("a\nb"), View("x" * 61), View("long", {"q": ["x" * 9_000]})])
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(""),
+        View("a\nb"),
+        View("x" * 61),
+        View("long", {"q": ["x" * 9_000]}),
+        View("half", {"q": ["\ud800"]}),
+        View("half", {"\ud800": []}),
+        View("red", {}, ("\x1b[31m",)),
+    ],
+)
 def test_views_that_are_not_allowed_are_refused(store: DiskStore, view: View) -> None:
     with pytest.raises(UsageError):
         save_view(store.layout, view)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from cache_engine.errors import CorruptEntry, PackUnusable
+from cache_engine.errors import CorruptEntry, LockTimeout, PackUnusable
 from cache_engine.model.key import CacheKey
 from cache_engine.model.proof import HINT, PROVED, REFUSED, Proof
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
+from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
-from cache_engine.store.proofs import proofs, read_hints, write_proof
+from cache_engine.store.proofs import keep_hints, proofs, read_hints, states, write_proof
 from cache_engine.upkeep.packs import Imported, export_pack, import_pack
 from tests.helpers import INVENTED_GPU, fill
 
@@ -82,7 +84,7 @@ def _with(**changes: Any) -> bytes:
     [
         b"[" * 300, b"{}", b"\xff", b"[[1, 2]]", _with(name="../x"), _with(state=REFUSED), _with(state=HINT),
         _with(state="trusted"), _with(cases=-1), _with(at=1e300), _with(confirms=True), _with(reason="x"),
-        _with(device={}),
+        _with(device={}), _with(family="\x1b[31m"),
     ],
 )  # fmt: skip
 def test_an_impossible_hint_is_refused_and_the_kernels_are_taken(hints: bytes, pack: Path, tmp_path: Path) -> None:
@@ -91,6 +93,31 @@ def test_an_impossible_hint_is_refused_and_the_kernels_are_taken(hints: bytes, p
     assert (found.taken, stored) == (2, {})
     assert [one.key for one in found.refused] == ["proofs"]
     assert "proof" in found.refused[0].cause
+
+
+def test_a_hint_waits_for_no_proof_and_replaces_no_refusal(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if another process refuses the family between the reading of its proof and the writing of the hint."""
+    layout = open_store(tmp_path / "other")
+    with file_lock(layout.key_lock(NAME), 0.0):  # as the process has that proves
+        assert _imported(pack, tmp_path / "other")[1] == {}
+    written = []
+
+    def refused_now(*_: object, **__: object) -> None:
+        with suppress(LockTimeout), file_lock(layout.key_lock(NAME), 0.0):
+            written.append(NAME)
+
+    monkeypatch.setattr("cache_engine.store.proofs.read_proof", refused_now)
+    keep_hints(layout, [(NAME, PROOF)], durable=False)
+    assert not written, "the lock is held from reading to writing"
+
+
+def test_own_proofs_come_before_a_hint_from_the_future(store: DiskStore) -> None:
+    hint = msgspec.structs.replace(PROOF, state=HINT, at=1e12)
+    write_proof(store.layout, NAME, hint, durable=False)
+    write_proof(store.layout, CacheKey("01" * 32), msgspec.structs.replace(PROOF, state=REFUSED), durable=False)
+    assert [one.state for one in states(store.layout, "hopper", device=INVENTED_GPU)] == [REFUSED, HINT]
 
 
 def test_hints_are_short_and_few() -> None:

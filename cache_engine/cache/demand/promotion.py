@@ -106,7 +106,8 @@ class Candidate:
     """A missing kernel that could be compiled ahead.
 
     Attributes:
-        kind: ``PROMOTION`` if requests ask for it, ``SPECULATION`` if only a model that the demand resembles has it.
+        kind: ``PROMOTION`` if there were requests for it; ``SPECULATION`` if there were none, but the demand resembles
+            that of a model that needs it.
         selection: the kernel.
         m: the m of most of its requests.
         instead: the name of the kernel that serves this m now; empty if a request would have to wait.

@@ -177,7 +177,7 @@ class Proofs:
                 self._prove(every[:: -(-len(every) // _MOST_AHEAD)], waits=True)
 
     def _candidate(self, asked: Request) -> _Candidate | None:
-        """The request as one for a family that this GPU must prove; ``None`` if it needs no proof or nothing runs."""
+        """The request with a family that this GPU must prove first; ``None`` if there is none, or nothing runs here."""
         selected, exact = self._cache.selector.select(*asked), self._cache.exact_kernels.measured(asked)
         selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
         plain = None if selection is None else self._plain(asked, selection)
@@ -210,6 +210,8 @@ class Proofs:
         if proof is None and self._layout is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
                 proof = read_proof(self._layout, one.name)
+        if proof is not None and (proof.family, proof.device) != (one.selection.family.name, one.device):
+            proof = None  # a file that was given another's name
         if proof is not None and proof.state != HINT:
             self._known[one.name] = proof
             return proof.state

@@ -33,6 +33,7 @@ ENDED = "its process was ended before the result"
 """The reason of a verdict after ``Watchdog.end``."""
 _SILENT_S = 120.0  # without a line, while a canary is compiled or the GPU is set up
 _LONGEST_LINE = 64 * 1024
+_LONGEST_REASON = 2_000  # letters; with a longer one the proof could be written, and not be read
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 
 
@@ -203,7 +204,7 @@ class Watchdog:
         elif line.kind == RIGHT:
             found.cases += 1
         elif line.kind == WRONG:
-            found.refused = line.text or "unknown"
+            found.refused = line.text[:_LONGEST_REASON] or "unknown"
         elif line.kind == LOST:
             found.undecided = line.text or "unknown"
         elif line.kind in (TIMED, UNTIMED):

@@ -259,7 +259,10 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
 
 
 def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The names of wanted files, by the path of their folder, without paths whose first folder does not exist."""
+    """The names of wanted files by the path of their folder: each folder in ``wanted``, below each of ``folders``.
+
+    A path is left out if its first part below one of ``folders`` does not exist.
+    """
     by_first: dict[str, list[str]] = {}
     for inside in wanted:
         by_first.setdefault(inside.partition("/")[0], []).append(inside)

@@ -51,8 +51,9 @@ _PLACE = re.compile(r"# File: ([^\n:]{1,300}):\d{1,9} in ([\w<>.]{1,100})")
 _DEVICE = re.compile(r"device\(type='(\w{1,20})'")
 _TEXTS = ("inductor_post_grad_graph_str", "aot_joint_graph_str", "aot_forward_graph_str")
 _TIMES = ("_time_taken_ns", "forward_time_taken_ns", "backward_time_taken_ns")
-_RUNNABLE, _INFO = "runnable_graph_str", "fx_graph_cache_info"
-_WANTED = frozenset({*_TEXTS, *_TIMES, _RUNNABLE, "generated_kernel_count"})
+_RUNNABLE, _INFO, _KERNELS = "runnable_graph_str", "fx_graph_cache_info", "generated_kernel_count"
+_WANTED, _COUNTED = frozenset({*_TEXTS, _RUNNABLE}), frozenset({*_TIMES, _KERNELS})
+_MOST_NUMBER = 2**53
 _FACTS = ("name", "version", "compiler", "compile_ms")
 _LONGEST_NAME, _MOST_PLAIN, _SHOWN_DIGEST = 40, 200, 12
 _TEMPORARY = re.compile(r"\.\d+\.\d+\.tmp")
@@ -134,7 +135,7 @@ def _read(data: bytes) -> _Read:
     for value in plain_values(data):
         if name == _INFO and isinstance(value, str) and _KEY.fullmatch(value):
             found.graphs.append(value)
-        elif name in _WANTED and value is not None:
+        elif value is not None and _is_wanted(name, value):
             found.values.setdefault(name, value)
         elif isinstance(value, str) and value[:1] == "[" and (component := _COMPONENT.fullmatch(value)):
             found.lines.append(value)
@@ -144,6 +145,12 @@ def _read(data: bytes) -> _Read:
     if not (found.values or found.lines or found.graphs):
         raise Unread(Fault.DAMAGED, "it is no graph as torch writes one")
     return found
+
+
+def _is_wanted(name: str, value: str | int) -> bool:
+    if isinstance(value, str):
+        return name in _WANTED
+    return name in _COUNTED and 0 <= value < _MOST_NUMBER
 
 
 def _entry(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
@@ -186,7 +193,7 @@ def _config(read: _Read) -> dict[str, Value]:
     found = {
         "graph": next((kinds[each] for each in kinds if each in said), "forward") if said else None,
         "device": device[1] if device else None,
-        "kernels": read.values.get("generated_kernel_count"),
+        "kernels": read.values.get(_KERNELS),
     }
     return {name: value for name, value in found.items() if value is not None} | variants
 

@@ -69,8 +69,8 @@ class Reader:
         variables: environment variables, as ``Surroundings.places`` takes them.
         areas: a pattern for the paths of folders that are not entries, but contain entries.
         entries: a pattern for the paths of entries. Other files are listed with their size and age, and not read.
-        kinds: the purpose of an entry's files, by their names or the endings of these.
-        stores: the facts that this framework stores, among the facts that only a few frameworks store.
+        kinds: the purpose of each of an entry's files, by its name or by the ending of its name.
+        stores: those facts that this framework stores and most others do not.
         unknown: other fields of ``Entry`` that are unknown for all entries, each with the reason.
     """
 
