@@ -75,9 +75,8 @@ def follow(job_id: str) -> None:
     st.status("Canceling after the current kernel…" if job.cancel_asked else "Running…")
     if job.command[:1] in ([TABLE], [TUNE]):
         st.progress(jobs.progress_share(job), text=jobs.progress_text(job, time.time()))
-        tiles = jobs.progress_tiles(job) if job.command[:1] == [TABLE] else []
-        if tiles:
-            draw_tiles(tiles)
+        if job.command[:1] == [TABLE] and (done := job.progress) is not None:
+            st.text(f"{jobs.made_words(done.compiled, done.found, done.failed)} so far.")
     elif job.stages:
         _stages(job)
     cancel_button(job, partial(context.jobs().cancel, job_id))

@@ -18,7 +18,7 @@ from cache_engine.index.queries import FACETS
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
-LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
+LIST_PARAMETERS = ("view", "q", "text", "words", "kind", "state", *FACETS, "sort", "asc", "page")
 SEARCHED = "text searched for last"
 """The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
@@ -284,12 +284,12 @@ def compare_link(label: str, *keys: str) -> None:
 
 
 def remember_results() -> None:
-    """Stores the address of a list of kernels, for ``results_link``."""
+    """Stores the address of a list of kernels or of entries, for ``results_link``."""
     st.session_state[_RESULTS] = _list_address()
 
 
 def results_link() -> None:
-    """Draws a link to the list of kernels, with the filters and the order that the reader last saw."""
+    """Draws a link to the list of kernels or of entries, with the filters and the order that the reader last saw."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
     label = "Back to results" if seen else "All kernels"
     page_link("kernels", label, "arrow_back", **seen)

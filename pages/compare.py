@@ -9,7 +9,6 @@ import streamlit as st
 
 from app import context, widgets
 from app.caches import comparison as caches_comparison
-from app.caches import links
 from app.components import comparison, listing, tables
 from app.presenters.columns import Column
 from app.presenters.kernel_list import kernel_filter
@@ -191,7 +190,7 @@ def side_by_side(kernels: list[Stored]) -> None:
 heading = st.empty()
 heading.title("Compare")
 context.cache()
-if links.asks("entry_a"):  # of another framework
+if "entry_a" in st.query_params:  # of another framework
     caches_comparison.draw()
     widgets.end_page()
 widgets.results_link()

@@ -10,12 +10,11 @@ import streamlit as st
 
 from app import context, job_view, widgets
 from app.components import into_view, tables
-from app.components.figure import draw_tiles
 from app.presenters import forms
 from app.presenters.evaluations import slower_words
 from app.presenters.jobs import candidate_columns
 from app.presenters.shared import Row
-from app.presenters.speed import predicted, prediction_tiles
+from app.presenters.speed import MODEL, PREDICTIONS, predicted
 from app.views import job_list, problem_form
 from cache_engine.batch.jobs import Job
 from cache_engine.batch.results import explained
@@ -93,8 +92,9 @@ def beforehand(problem: GemmProblem, values: Row) -> None:
         points = []
     with st.expander("Time", expanded=job is None):
         if points:
-            draw_tiles(prediction_tiles(points))
-            st.caption(f"A cuBLAS-like kernel without an epilogue, predicted; not this kernel. {slower_words(points)}")
+            tables.draw(points, PREDICTIONS, key="predictions")
+            said = f"{MODEL}: a cuBLAS-like kernel without an epilogue, predicted; not this kernel."
+            st.caption(f"{said} {slower_words(points)}")
             asked = forms.address_of(every_form[ONE], values) | {"e_chip": points[0].chip.name}
             widgets.page_link("predict", "Predict it on other chips", "insights", **asked)
         else:

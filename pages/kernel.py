@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import streamlit as st
 
 from app import context, guard, widgets
 from app.caches import entry as others
-from app.caches import links as of_others
 from app.components import tables
 from app.components.code_view import component
 from app.presenters import kernel
@@ -30,9 +29,10 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
-from cache_engine.insight.inspection import Inspection, described, titled
+from cache_engine.insight.inspection import Inspection, described, record_document, titled
 from cache_engine.insight.tiling import level_table
 from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.documents import to_json
 from cache_engine.model.events import RECENT, TIERS
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
@@ -45,7 +45,7 @@ LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
 
 
-def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
+def at_a_glance(record: Record, inspection: Inspection, known: Mapping[str, str]) -> set[str]:
     """Draws on one screen the kernel's tiling, resources, speed, demand, and life in the store.
 
     Returns the labels of all properties that it has shown.
@@ -59,7 +59,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
     life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     said: set[str] = set()
     for place, title, words in (
-        (left, "Resources", resource_words(inspection)),
+        (left, "Resources", resource_words(inspection, known)),
         (left, "Speed", speed_words(context.ask(summaries.timings, record.key), points)),
         (right, "In the cache", life),
         (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
@@ -75,12 +75,12 @@ def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
 def summary(record: Record) -> None:
     """Draws the first screen; below it the problem, the config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
-    said = at_a_glance(record, inspection)
+    words = described(record, when(record.created_at, context.timezone()))
+    said = at_a_glance(record, inspection, words)
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
         signature = cache.admin.signature(record.key)
-        words = described(record, when(record.created_at, context.timezone()))
         words = {name: text for name, text in words.items() if name not in said}
         tables.properties({**words, **({"Signature": signature} if signature else {})}, key="facts")
     with right:
@@ -123,7 +123,7 @@ def reproduction(record: Record) -> None:
         "PTX": (f"{name}.ptx", partial(cache.text, record, "ptx")),
         "SASS": (f"{name}.sass", partial(cache.text, record, "sass")),
         "Source": (f"{name}.{language}", partial(cache.text, record, "source")),
-        "Record": (f"{name}.json", partial(kernel.record_document, record)),
+        "Record": (f"{name}.json", lambda: to_json(record_document(record))),
         **dump,
     }
     with st.container(horizontal=True):
@@ -289,7 +289,7 @@ def show(record: Record, part: str) -> None:
 top = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
 heading = top.container(width="content")
 cache = context.cache()
-if of_others.asks("entry"):  # of another framework
+if "entry" in st.query_params:  # of another framework
     others.draw(heading)
     widgets.end_page()
 links = top.container(horizontal=True, vertical_alignment="center", width="content", key="kernel-links")

@@ -14,7 +14,7 @@ from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters import history, overview
 from app.presenters.architectures import stale_words
-from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
+from app.presenters.decisions import CAUSES, cause_table, miss_columns, miss_table
 from app.presenters.history import SPANS, Span, named_steps, starts, within
 from app.presenters.jobs import job_columns
 from app.presenters.proofs import proof_checks
@@ -226,12 +226,11 @@ def missed(shown: overview.ShownPeriod) -> None:
             label="Misses by shape and target",
         )
     nearest = context.ask(summaries.nearest_of, compared)
-    rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
-    titles = context.titles(row["Key"] for row in rows)
-    rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
-    filled = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
+    rows = miss_table(misses, compile_ms)[:MOST_SHOWN]
+    columns = miss_columns(context.titles(row["latest"].key for row in rows), nearest)
+    filled = {column.name for column in columns if any(column.value(row, zone) for row in rows)} - {"Key"}
     with st.expander("The kernels that cost the most"):
-        tables.draw(rows, MISSES, key="misses", label="Misses", only=filled)
+        tables.draw(rows, columns, key="misses", label="Misses", only=filled)
         st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 
@@ -239,10 +238,8 @@ def tiers() -> None:
     """Draws each tier's hit rate, and the distributions of compile and waiting times, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = overview.tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        tables.draw(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
+        tables.show(rates, kinds={"Hit rate": "share"}, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
-        if row["remote_sent"] or row["remote_dropped"]:
-            st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(overview.rate_words(row, day))
         if found := overview.lengths(row):
@@ -264,7 +261,8 @@ def memory() -> None:
     found = device_memory()
     if found is not None:
         st.header("Device memory")
-        draw_tiles(overview.memory_tiles(found))
+        tables.properties(overview.memory_words(found), key="device-memory", head="Of the first GPU")
+        st.caption("The pool is the dashboard's own; the setting device_memory_bytes limits what it may take.")
 
 
 def activity(shown: overview.ShownPeriod) -> None:

@@ -30,7 +30,7 @@ from cache_engine.insight.workload import MOST_SIZES, WorkCell, asked_cell, aske
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.process import processors
-from cache_engine.units import counted, human_age
+from cache_engine.units import counted, human_age, human_ms
 from cache_engine.usage.demand import HALF_LIFE_S, Ledger
 
 STEP_S = 60  # answers about the demand are cached for as long
@@ -260,7 +260,8 @@ def compile_missing(key: str, missing: Sequence[Covering], values: Row, table: b
         asked = st.button(label, type="primary", icon=":material/play_circle:", disabled=refused, key=key)
         selections = [kernel.selection for kernel in missing]
         about = estimated(str(context.cache().layout.root), tuple(one.key for one in selections), selections)
-        st.caption(shown.estimate_words(about), width="content")
+        spent = human_ms(about.seconds * 1e3)
+        st.caption(f"About {spent} of compiling on this machine, {about.by}.", width="content")
     form = table_form(context.cache().settings.default_arch)
     if asked and job_view.start(job_view.TABLE, form, model_values(form, **values), table):
         st.rerun()

@@ -6,7 +6,8 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 import streamlit as st
 
@@ -29,7 +30,8 @@ _CAPTIONS = {
     "stale": "Kernels built by a compiler or a template that is no longer in use.",
     "foreign": "Kernels in a format that only another version of this program reads. No other rule deletes them.",
 }
-_SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
+_SEEN, _PLANNED, _OUTCOME, _ADDRESSED = "entries seen", "planned", "outcome of an act", "rule in the address"
+_T = TypeVar("_T")
 Progress = Callable[[float], None]
 """Called with the share of a deletion that is done."""
 FEW = 2_000
@@ -46,7 +48,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The plan of a cleanup as it was shown to the reader, and the limits that it was made for."""
+    """The plan of a cleanup as it was shown to the reader, its sums by target, and the limits that it was made for."""
 
     limits: Limits
     plan: EvictionPlan
@@ -73,7 +75,8 @@ def draw(permitted: bool) -> None:
     if preview is None:
         return
     _draw_plan(preview)
-    confirm(len(preview.plan.victims), "kernel", permitted, lambda by, progress: _delete(preview.plan, by, progress))
+    count = len(preview.plan.victims)
+    confirm(count, counted(count, "kernel"), permitted, partial(_delete, preview.plan))
 
 
 def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], days: float | None = None) -> Row:
@@ -117,34 +120,31 @@ def _chosen_rule(rules: Mapping[str, str]) -> str:
     return rule
 
 
+def end_with(outcome: str) -> NoReturn:
+    """Draws the page again, after an act of the reader, with the outcome in words at the top."""
+    st.session_state[_OUTCOME] = outcome
+    st.rerun()
+
+
 def show_outcome() -> None:
-    """Draws the outcome of the deletion that the reader has confirmed before."""
-    if _CLEANED in st.session_state:
-        st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
+    """Draws the outcome of the act that ended before the page was drawn, if one did."""
+    if _OUTCOME in st.session_state:
+        st.success(st.session_state.pop(_OUTCOME), icon=":material/check_circle:")
 
 
-def confirm(
-    count: int,
-    noun: str,
-    permitted: bool,
-    delete: Callable[[str, Progress], str],
-    plural: str = "",
-    label: str = "",
-) -> None:
+def confirm(count: int, what: str, permitted: bool, delete: Callable[[str, Progress], str]) -> None:
     """Draws the typed confirmation of a deletion and its button; the page then shows the outcome.
 
     Args:
+        what: what is deleted, with its number, in words.
         delete: deletes what was shown, for the reader of this name, and says which share is done; returns the outcome
             in words.
-        plural: the plural of the noun, if that is not regular.
-        label: what is deleted, by default so many of the noun.
     """
     if not count:
         st.info("Nothing to delete.", icon=":material/check:")
         return
     confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm", permitted=permitted)
-    label = label or counted(count, noun, plural or f"{noun}s")
-    if not st.button(f"Delete {label}", type="primary", icon=":material/delete:", disabled=not confirmed):
+    if not st.button(f"Delete {what}", type="primary", icon=":material/delete:", disabled=not confirmed):
         return
     bar = st.progress(0.0, "Deleting…")
 
@@ -154,16 +154,20 @@ def confirm(
     done = guard.act("Deletion stopped.", lambda by: delete(by, progress))
     bar.empty()
     if done is not None:
-        st.session_state[_CLEANED] = done
-        st.rerun()
+        end_with(done)
 
 
 def _targets() -> list[str]:
     """The targets of the stored kernels; all known targets while the index is unavailable."""
+    return _of_index(lambda: context.ask(queries.facets)["arch"], list(ARCHITECTURES))
+
+
+def _of_index(ask: Callable[[], _T], otherwise: _T) -> _T:
+    """An answer of the index; ``otherwise`` while the index is unavailable."""
     try:
-        return context.ask(queries.facets)["arch"]
+        return ask()
     except IndexUnavailable:
-        return list(ARCHITECTURES)
+        return otherwise
 
 
 def _preview(limits: Limits) -> Preview | None:
@@ -174,7 +178,7 @@ def _preview(limits: Limits) -> Preview | None:
     """
     kept: Preview | None = st.session_state.get(_PLANNED)
     seen: Seen | None = st.session_state.get(_SEEN)
-    count = _expected()
+    count: int | None = _of_index(lambda: context.ask(queries.overview)["entries"], None)
     few = count is not None and count <= FEW
     if seen is None and not few:
         many = "its kernels" if count is None else counted(count, "kernel")
@@ -193,18 +197,12 @@ def _preview(limits: Limits) -> Preview | None:
                 context.cache().admin.survey(), context.cache().admin.find_leftovers()
             )
     plan = _plan(limits, seen.entries)
-    kept = st.session_state[_PLANNED] = Preview(limits, plan, _by_arch(plan), seen)
+    keys = [victim.key for victim in plan.victims]
+    by_arch: list[Row] = _of_index(lambda: context.cache().query(queries.sums_by_arch, keys), [])
+    kept = st.session_state[_PLANNED] = Preview(limits, plan, by_arch, seen)
     st.session_state["confirm"] = ""
     st.session_state["victims-page"] = 1
     return kept
-
-
-def _expected() -> int | None:
-    """The number of kernels in the store, by the index; ``None`` while the index is unavailable."""
-    try:
-        return int(context.ask(queries.overview)["entries"])
-    except IndexUnavailable:
-        return None
 
 
 def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
@@ -218,14 +216,6 @@ def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
     plan = context.cache().admin.plan_cleaning(limits, entries, read)
     bar.empty()
     return plan
-
-
-def _by_arch(plan: EvictionPlan) -> list[Row]:
-    """Kernels to delete, by target; empty while the index is unavailable."""
-    try:
-        return context.cache().query(queries.sums_by_arch, [victim.key for victim in plan.victims])
-    except IndexUnavailable:
-        return []
 
 
 def _draw_plan(preview: Preview) -> None:

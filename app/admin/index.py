@@ -9,8 +9,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import tables
-from app.components.figure import draw_tiles
-from app.presenters.admin import index_properties, index_tiles, settings_columns
+from app.presenters.admin import index_properties, settings_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
 from cache_engine.settings import SETTINGS, Origin
@@ -36,8 +35,7 @@ def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses dat
     except (GemmCacheError, OSError) as error:
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
-    draw_tiles(index_tiles(state, size, time.time()))
-    tables.properties(index_properties(state), key="mirror-table")
+    tables.properties(index_properties(state, size, time.time()), key="mirror-table")
     st.text(f"File: {index.path}")
 
 

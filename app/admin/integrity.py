@@ -47,11 +47,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
         return
     st.text(f"Repair plan: {repair_line(acts)}.")
     with st.expander("Affected files"):
-        files = repair_files(acts)
-        tables.draw(files, REPAIRED_FILES, key="repair-files")
-        if len(files) > 1000:
-            st.caption(f"Showing the first 1,000 of {len(files):,}. For the full list, run:")
-            widgets.command("verify", "--json")
+        tables.draw(repair_files(acts), REPAIRED_FILES, key="repair-files")
     agreed = st.checkbox("I have reviewed the repair actions", key="agreed", disabled=not permitted)
     label = f"Repair {counted(repairable, 'finding')}"
     if st.button(label, icon=":material/healing:", disabled=not (permitted and agreed)):

@@ -47,14 +47,10 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
         return
     offset = widgets.paging(len(found), SHOWN, key="log-page")
     page = found[offset : offset + SHOWN]
-    zone = context.timezone()
     st.caption(f"{rows_shown(offset, len(page), len(found))}, newest first.")
     tables.draw(
         page, logged_columns({**names, **context.titles(one.key for one in page)}), key="entries-of-log", label="Log"
     )
-
-    def file() -> str:
-        return csv_text(logged_file(found, names, zone))
 
     with st.container(horizontal=True):
         st.download_button(
@@ -66,7 +62,13 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
             help="A trace of compiles, waits, hits and evictions by process, to open on ui.perfetto.dev.",
             on_click="ignore",
         )
-        st.download_button("Download all as CSV", file, "log.csv", "text/csv", on_click="ignore")
+        st.download_button(
+            "Download all as CSV",
+            lambda: csv_text(logged_file(found, names, context.timezone())),
+            "log.csv",
+            "text/csv",
+            on_click="ignore",
+        )
 
 
 _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, details, or who decided. Each must appear."

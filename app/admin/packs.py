@@ -13,13 +13,10 @@ from app import context, guard, widgets
 from app.components import into_view, tables
 from app.presenters.admin import IMPORTED, INCOMING, incoming_sums, safe_name
 from app.presenters.cleaning import asked_keys
-from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
-from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.pack import SUFFIX, Pack
 from cache_engine.units import counted, human_bytes
@@ -85,20 +82,19 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     Raises:
         UsageError: when the pack is larger than ``MOST_BYTES``.
     """
-    cache = context.cache()
-    size = sum(row["stored_bytes"] for row in _expected(keys, archs))
-    _check_size(size)
-
-    def chosen(record: Record) -> bool:
-        return not archs or record.arch in archs
-
-    def adapted(group: Group) -> bool:
-        return not archs or describe(group).arch in archs
+    cache, wanted = context.cache(), KernelFilter(archs=tuple(archs))
+    sums = context.ask(queries.sums_by_arch, sorted(keys)) if keys else context.ask(queries.sizes_of, wanted)
+    _check_size(sum(row["stored_bytes"] for row in sums))
 
     with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
         path = Path(folder) / f"kernels{SUFFIX}"
         named = [CacheKey(key) for key in context.ask(queries.names, sorted(keys))] if keys else None
-        exported = cache.admin.export(path, wanted=chosen, adapted=adapted, keys=named)
+        exported = cache.admin.export(
+            path,
+            wanted=lambda record: not archs or record.arch in archs,
+            adapted=lambda group: not archs or describe(group).arch in archs,
+            keys=named,
+        )
         _check_size(path.stat().st_size)
         return Made((keys, tuple(archs)), path.read_bytes(), exported)
 
@@ -109,13 +105,6 @@ def _check_size(size: int) -> None:
             f"these kernels take {human_bytes(size)}, and a download is limited to {human_bytes(MOST_BYTES)}; choose "
             f"fewer, or run {context.command('export', 'FILE')}"
         )
-
-
-def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
-    """The number of kernels to export and their bytes, by target."""
-    if keys:
-        return context.ask(queries.sums_by_arch, sorted(keys))
-    return context.ask(queries.sizes_of, KernelFilter(archs=tuple(archs)))
 
 
 def _draw_import(permitted: bool) -> None:
@@ -145,7 +134,9 @@ def _draw_import(permitted: bool) -> None:
     st.caption(
         f"Will import {counted(len(new), 'kernel')} ({size}); {present:,} already present, {refused:,} rejected."
     )
-    _draw_incoming(incoming)
+    tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
+    offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
+    tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
     if not new:
         st.info("Nothing new to import.", icon=":material/check:")
         return
@@ -153,12 +144,6 @@ def _draw_import(permitted: bool) -> None:
     label = f"Import {counted(len(new), 'kernel')}"
     if st.button(label, type="primary", icon=":material/upload:", disabled=not agreed):
         _import(uploaded, len(incoming), new)
-
-
-def _draw_incoming(incoming: list[Incoming]) -> None:
-    tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
-    offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
-    tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
 
 
 def _previewed(uploaded: UploadedFile) -> list[Incoming]:

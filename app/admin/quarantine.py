@@ -5,22 +5,22 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, widgets
+from app.admin.cleanup import end_with, show_outcome
 from app.components import tables
 from app.presenters.admin import QUARANTINED, quarantine_properties
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.cleanup import QUARANTINE_S
 from cache_engine.upkeep.plan import DAY_S
-from cache_engine.upkeep.quarantine import Discarded, Item
+from cache_engine.upkeep.quarantine import Item
 
 SHOWN = 50
-_DONE, _SEEN = "outcome in quarantine", "items seen in quarantine"
+_SEEN = "items seen in quarantine"
 ALL = "all"
 
 
 def draw(permitted: bool) -> None:
     """Draws the list of items, the details of the chosen item, and the buttons."""
-    if _DONE in st.session_state:
-        st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
+    show_outcome()
     st.caption(f"Corrupt entries are stored for {QUARANTINE_S / DAY_S:.0f} days, then deleted by the next cleanup.")
     items = context.cache().admin.quarantined()
     seen = (context.cache().layout.identities(), *((item.name, item.files) for item in items))
@@ -63,8 +63,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
             return True
 
         if guard.act("Restore failed.", restore):
-            st.session_state[_DONE] = f"Restored {item.name[:12]}."
-            st.rerun()
+            end_with(f"Restored {item.name[:12]}.")
 
 
 def _draw_delete(items: list[Item], permitted: bool) -> None:
@@ -74,11 +73,6 @@ def _draw_delete(items: list[Item], permitted: bool) -> None:
     confirmed = widgets.confirmed(question, count, key="confirm-delete", permitted=permitted)
     if st.button(label, icon=":material/delete_forever:", disabled=not confirmed):
         cache = context.cache()
-
-        def delete(by: str) -> Discarded:
-            return cache.admin.discard(items, by=by)
-
-        done = guard.act("Deletion failed.", delete)
+        done = guard.act("Deletion failed.", lambda by: cache.admin.discard(items, by=by))
         if done is not None:
-            st.session_state[_DONE] = f"Deleted {counted(done.items, 'item')}, {human_bytes(done.stored_bytes)}."
-            st.rerun()
+            end_with(f"Deleted {counted(done.items, 'item')}, {human_bytes(done.stored_bytes)}.")

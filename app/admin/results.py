@@ -5,23 +5,22 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, widgets
+from app.admin.cleanup import end_with, show_outcome
 from app.components import tables
 from app.presenters.evaluations import CHIPS
 from app.presenters.saved_results import PRUNED
 from cache_engine.evaluator.hardware import Hardware
-from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
+from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS, Taken
 from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
 from cache_engine.units import counted, human_bytes
 
 SHOWN = 50
 BY_NAME = "as the file says"
-_DONE = "outcome of results"
 
 
 def draw(permitted: bool) -> None:
     """Draws the forms for pruning and for import of results."""
-    if _DONE in st.session_state:
-        st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
+    show_outcome()
     st.header("Prune")
     _draw_pruning(permitted)
     st.header("Import")
@@ -50,14 +49,9 @@ def _draw_pruning(permitted: bool) -> None:
     # Of what is shown: a click on what was shown before, maybe of another store at this path, is on no button.
     key = f"prune {hash((context.cache().layout.identities(), *((one.fingerprint, one.key) for one in plan)))}"
     if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted, key=key):
-        _prune(plan)
-
-
-def _prune(plan: list[Pruned]) -> None:
-    gone = guard.act("Pruning failed.", lambda by: context.cache().evaluations.prune(plan, by=by))
-    if gone is not None:
-        st.session_state[_DONE] = f"Deleted {counted(gone, 'result')}."
-        st.rerun()
+        gone = guard.act("Pruning failed.", lambda by: context.cache().evaluations.prune(plan, by=by))
+        if gone is not None:
+            end_with(f"Deleted {counted(gone, 'result')}.")
 
 
 def _draw_import(permitted: bool) -> None:

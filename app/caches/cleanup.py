@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import streamlit as st
 
@@ -12,7 +13,7 @@ from app import context, widgets
 from app.admin.cleanup import Progress, choose_rule, confirm, show_outcome
 from app.caches import entries, scan
 from app.components import tables
-from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
+from app.presenters.caches import CLEANED, DELETIONS, LEFT, cleaning_arguments, framework
 from app.presenters.cleaning import DAYS, OTHER_RULES, PREFIX, other_cleaning
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.cleanup import Cleaning, cleaning
@@ -21,7 +22,6 @@ from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted, human_bytes
 
-SHOWN = 200
 _PLANNED = "planned in caches"
 
 
@@ -66,10 +66,8 @@ def draw(permitted: bool) -> None:
     document = cleaning(preview.chosen, preview.plans, {}, preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
-    of_irs = f"the IRs of {counted(count, 'entry', 'entries')}" if irs_only else ""
-    confirm(
-        count, "entry", permitted, lambda by, progress: _delete(preview, by, progress), plural="entries", label=of_irs
-    )
+    what = counted(count, "entry", "entries")
+    confirm(count, f"the IRs of {what}" if irs_only else what, permitted, partial(_delete, preview))
 
 
 def _versions() -> list[str]:
@@ -92,18 +90,19 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "
         f"Of those chosen, {counted(len(document.left), 'entry', 'entries')} will stay."
     )
-    titles = scan.titles()
+    whose = framework(scan.titles())
     by_directory = [each for each in document.directories if each.entries]
     if len(by_directory) > 1:
-        tables.draw(by_directory, cleaned_columns(titles), key="by-directory")
+        tables.draw(by_directory, [whose, *CLEANED], key="by-directory")
     if document.entries:
-        tables.draw(document.entries[:SHOWN], deletion_columns(titles), key="deletions")
-        if len(document.entries) > SHOWN:
-            st.caption(f"And {len(document.entries) - SHOWN:,} more.")
+        tables.draw(document.entries, [whose, *DELETIONS], key="deletions")
     if document.left:
-        reasons = Counter((each.kind, each.path, each.reason) for each in document.left)
+        counts = Counter((each.kind, each.path, each.reason) for each in document.left)
+        reasons = [
+            {"kind": kind, "path": path, "reason": why, "count": count} for (kind, path, why), count in counts.items()
+        ]
         st.header("What stays, and why")
-        tables.draw(reasons.items(), left_columns(titles), key="staying")
+        tables.draw(reasons, [whose, *LEFT], key="staying")
     if any(each.no_safe_way for each in document.left) and not irs_only:
         st.caption("Once no process uses these caches, on any machine that shares the directory, this lists them:")
         kinds = tuple(dict.fromkeys(each.kind for each in document.left if each.no_safe_way))

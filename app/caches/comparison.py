@@ -25,13 +25,13 @@ _Found = tuple[Address, Entry]
 
 def draw() -> None:
     """Draws Compare for two entries of another framework's cache, which the address names."""
-    links.results_link()
+    widgets.results_link()
     left, right = st.columns(2)
     with left:
         first = _side("a")
     if first is None:
         return
-    if not links.asks("entry_b"):
+    if "entry_b" not in st.query_params:
         _pick(first[0])
         return
     with right:
@@ -120,9 +120,6 @@ def _heads(first: _Found, second: _Found) -> tuple[str, str]:
     return f"1: {one}", f"2: {other}"
 
 
-MOST_SHOWN = 200
-
-
 def draw_directories(places: list[Row]) -> None:
     """Draws the choice of two directories, and the differences between their entries."""
     known = {f"{row['kind']}={row['path']}": row["kind"] for row in places if row["entries"]}
@@ -161,16 +158,14 @@ def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
         tables.draw(found.causes, CAUSES, key="causes")
     if found.changed:
         st.header("The same key with other bytes")
-        tables.draw(found.changed[:MOST_SHOWN], changed_columns(partial(_both, one, other)), key="changed")
+        tables.draw(found.changed, changed_columns(partial(_both, one, other)), key="changed")
     for title, misses, key, places in (
         ("Only in the first", found.only_one, "only-one", (one, other)),
         ("Only in the second", found.only_other, "only-other", (other, one)),
     ):
         if misses:
             st.header(title)
-            tables.draw(misses[:MOST_SHOWN], miss_columns(partial(_both, *places)), key=key)
-            if len(misses) > MOST_SHOWN:
-                st.caption(f"And {len(misses) - MOST_SHOWN:,} more.")
+            tables.draw(misses, miss_columns(partial(_both, *places)), key=key)
 
 
 def _both(one: Place, other: Place, first: Entry, second: Entry) -> str:

@@ -18,9 +18,6 @@ from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
 from cache_engine.frameworks.registry import installed_version
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import framework_queries as queries
-from cache_engine.units import counted
-
-MOST_FINDINGS = 500
 
 
 def diagnoses() -> list[Diagnosis]:
@@ -30,9 +27,13 @@ def diagnoses() -> list[Diagnosis]:
     return [*context.ask(queries.diagnoses), *caches.other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
-def overview(places: list[Row]) -> None:
+def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """Draws tables of the caches: the bytes of each directory's parts, its growth, and its entries of no use."""
+    places = known()
+    if not places:
+        return
     titles = scan.titles()
+    framework = caches.framework(titles)
     versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
     draw_tiles(caches.cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
@@ -42,11 +43,11 @@ def overview(places: list[Row]) -> None:
     if parts:
         left.header("By part")
         with left:
-            tables.draw(parts, caches.part_columns(titles), key="parts")
+            tables.draw(parts, [framework, *caches.PARTS], key="parts")
     if days:
         right.header("Growth")
         with right:
-            tables.draw(reversed(days), caches.growth_columns(titles), key="growth")
+            tables.draw(reversed(days), [framework, *caches.GROWTH], key="growth")
         right.caption("What is there now. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")
@@ -79,30 +80,18 @@ def not_in_use() -> None:
         widgets.command("caches", "clean", "--in", "DIR")
 
 
-def findings(wrong: list[Diagnosis]) -> None:
-    """Draws a table of the doctor's findings, with their cures."""
+def draw_findings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """Draws the findings of the doctor in other frameworks' caches, with their cures."""
+    if not known():
+        return
+    wrong = diagnoses()
     if not wrong:
         st.caption("Nothing is wrong.")
         return
     counts = Counter(each.ailment.value for each in wrong)
     st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
     columns = caches.finding_columns(lambda place, name: links.entry_address(Address(place, name)))
-    tables.draw(wrong[:MOST_FINDINGS], columns, key="findings")
-    if len(wrong) > MOST_FINDINGS:
-        st.caption(f"And {counted(len(wrong) - MOST_FINDINGS, 'finding')} more:")
-        widgets.command("caches", "doctor")
-
-
-def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Draws the tab of all directories that were scanned."""
-    if places := known():
-        overview(places)
-
-
-def draw_findings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Draws the findings of the doctor in other frameworks' caches."""
-    if known():
-        findings(diagnoses())
+    tables.draw(wrong, columns, key="findings")
 
 
 def draw_comparison(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)

@@ -44,7 +44,7 @@ def draw(kind: str | None) -> None:
     sort = asked["sort"] if asked.get("sort") in queries.SORTS else next(iter(queries.SORTS))
     ascending = asked.get("asc") == "true"
     total = context.ask(queries.count, wanted)
-    links.remember_results()
+    widgets.remember_results()
     if not total:
         st.caption("No cache has an entry." if wanted == EntryFilter() else "No entry of any cache matches.")
         return

@@ -9,8 +9,7 @@ from app import context, widgets
 from app.caches import links, scan
 from app.components import tables
 from app.components.code_view import component
-from app.components.figure import draw_tiles
-from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
+from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts
 from app.presenters.framework_kernels import PARTS as FILES
 from app.presenters.kernel import INSTRUCTIONS, instruction_rows
 from cache_engine.compilers import disassembly as tools
@@ -28,7 +27,7 @@ SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
 def draw(heading: DeltaGenerator) -> None:
     """Draws the page of an entry; its title goes into ``heading``."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        links.results_link()
+        widgets.results_link()
         beside = st.container(horizontal=True)
     found = links.asked("cache", "entry")
     if found is None:
@@ -51,7 +50,6 @@ def draw(heading: DeltaGenerator) -> None:
 
 def _summary(address: Address, entry: Entry) -> None:
     source = scan.sources().by_kind[address.place.kind]
-    draw_tiles(entry_tiles(entry, {**source.unknowable, **entry.unread}))
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
         st.header("Findings")

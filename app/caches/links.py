@@ -15,14 +15,6 @@ from cache_engine.frameworks.values import Entry
 from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted
 
-_RESULTS = "entries last seen"
-_LIST = ("view", "words", "kind", "arch", "state", "sort", "asc", "page")
-
-
-def asks(entry: str) -> bool:
-    """Whether the page's address has this parameter, which would name an entry of another framework's cache."""
-    return entry in st.query_params
-
 
 def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
     """The entry that the page's address names, from the index; ``None``, after showing an error, if there is none."""
@@ -35,17 +27,6 @@ def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
         widgets.problem("No cache that is looked at has this entry.", f"{address.id} in {address.cache}")
         return None
     return address, found
-
-
-def remember_results() -> None:
-    """Stores the address of a list of entries, for ``results_link``."""
-    st.session_state[_RESULTS] = {name: st.query_params.get_all(name) for name in _LIST if name in st.query_params}
-
-
-def results_link() -> None:
-    """Draws a link to the list of entries, with the filters and the order that the reader last saw."""
-    seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"view": [OTHERS]})
-    widgets.page_link("kernels", "Back to entries", "arrow_back", **seen)
 
 
 def matching_link(text: str) -> None:

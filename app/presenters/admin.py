@@ -9,7 +9,7 @@ from datetime import tzinfo
 from pathlib import Path
 
 from app.presenters.columns import Column
-from app.presenters.shared import Row, Tile, kernel_address, moment
+from app.presenters.shared import Row, kernel_address, moment
 from cache_engine.insight.inspection import titled
 from cache_engine.settings import Settings, variable
 from cache_engine.store.pack import SUFFIX
@@ -170,21 +170,6 @@ def safe_name(name: str) -> str:
 # ---- Index and settings ----
 
 
-def index_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
-    """The state of the index in tiles: its last change, its kernels, what it could not read, and its size."""
-    rows = state["rows"]
-    return [
-        Tile("Last change", human_age(now - state["synced_at"]), "Last time the index changed."),
-        Tile("Kernels", f"{rows['kernels']:,}", "Kernels in the index."),
-        Tile(
-            "Unreadable",
-            f"{state['skipped']:,}",
-            "Unreadable records, results, timings and journal lines; the integrity check names each.",
-        ),
-        Tile("Size", human_bytes(size_bytes), "Size of the DuckDB file."),
-    ]
-
-
 _TABLES = {
     "kernels": "Kernels",
     "usage": "Usage counts",
@@ -193,10 +178,16 @@ _TABLES = {
 }
 
 
-def index_properties(state: Row) -> dict[str, str]:
-    """The number of rows in each table of the index, its generation and its schema."""
-    counts = {_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()}
-    return counts | {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
+def index_properties(state: Row, size_bytes: int, now: float) -> dict[str, str]:
+    """The state of the index by label: its last change, the rows of each table, what it could not read, its size."""
+    return {
+        "Last change": human_age(now - state["synced_at"]),
+        **{_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()},
+        "Unreadable records, results, timings and journal lines": f"{state['skipped']:,}",
+        "Size": human_bytes(size_bytes),
+        "Generation": str(state["generation"]),
+        "Schema": state["schema_version"],
+    }
 
 
 def settings_columns(settings: Settings, root: Path) -> list[Column]:

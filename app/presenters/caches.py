@@ -68,24 +68,20 @@ def framework(titles: Titles) -> Column:
     return Column("Framework", title)
 
 
-def part_columns(titles: Titles) -> list[Column]:
-    """The columns of the bytes of each kind of part, for each directory."""
-    return [
-        framework(titles),
-        Column("Directory", "path"),
-        Column("Part", "name"),
-        Column("On disk", "size_bytes", "bytes", bar=True),
-    ]
+PARTS = (
+    Column("Directory", "path"),
+    Column("Part", "name"),
+    Column("On disk", "size_bytes", "bytes", bar=True),
+)
+"""The columns, behind the framework, of the bytes of each kind of part, for each directory."""
 
 
-def growth_columns(titles: Titles) -> list[Column]:
-    """The columns of the entries that exist now, by framework and by the day on which they were made."""
-    return [
-        Column("Made on", lambda row: _day(row["day"])),
-        framework(titles),
-        Column("Entries", "entries", "count"),
-        Column("On disk", "size_bytes", "bytes", bar=True),
-    ]
+GROWTH = (
+    Column("Made on", lambda row: f"{datetime.fromtimestamp(row['day'], UTC):%Y-%m-%d}"),
+    Column("Entries", "entries", "count"),
+    Column("On disk", "size_bytes", "bytes", bar=True),
+)
+"""The columns, behind the framework, of the entries that exist now, by the day on which they were made."""
 
 
 def version_table(versions: Iterable[Row], installed: Callable[[str], str | None], titles: Titles) -> list[Row]:
@@ -195,31 +191,21 @@ def _some(values: Sequence[str]) -> str:
     return ", ".join(values[:_MOST_COUNTED]) + more
 
 
-def _day(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
-
-
-def deletion_columns(titles: Titles) -> list[Column]:
-    """The columns of entries that are to be deleted."""
-    return [
-        framework(titles),
-        Column("Id", lambda each: _short(each.id)),
-        Column("Name", lambda each: each.name or ""),
-        Column("Target", lambda each: each.arch or ""),
-        Column("Frees", "size_bytes", "bytes"),
-        Column("Why", "reason"),
-        Column("Directory", lambda each: id_of(each.path)),
-    ]
-
-
-def cleaned_columns(titles: Titles) -> list[Column]:
-    """The columns of directories from which entries are to be deleted."""
-    return [
-        framework(titles),
-        Column("Directory", lambda each: id_of(each.path)),
-        Column("Entries", "entries"),
-        Column("Frees", "size_bytes", "bytes"),
-    ]
+DELETIONS = (
+    Column("Id", lambda each: _short(each.id)),
+    Column("Name", lambda each: each.name or ""),
+    Column("Target", lambda each: each.arch or ""),
+    Column("Frees", "size_bytes", "bytes"),
+    Column("Why", "reason"),
+    Column("Directory", lambda each: id_of(each.path)),
+)
+"""The columns, behind the framework, of entries that are to be deleted."""
+CLEANED = (
+    Column("Directory", lambda each: id_of(each.path)),
+    Column("Entries", "entries"),
+    Column("Frees", "size_bytes", "bytes"),
+)
+"""The columns, behind the framework, of directories from which entries are to be deleted."""
 
 
 def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
@@ -240,14 +226,12 @@ def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
     return arguments
 
 
-def left_columns(titles: Titles) -> list[Column]:
-    """The columns of entries that stay, by kind, directory and reason, with their number."""
-    return [
-        Column("Entries", itemgetter(1)),
-        Column("Framework", lambda one: titles.get(one[0][0], one[0][0])),
-        Column("Directory", lambda one: id_of(one[0][1])),
-        Column("Why", lambda one: one[0][2]),
-    ]
+LEFT = (
+    Column("Directory", lambda one: id_of(one["path"])),
+    Column("Entries", "count"),
+    Column("Why", "reason"),
+)
+"""The columns, behind the framework, of entries that stay, by directory and reason, with their number."""
 
 
 CAUSES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from app.addresses import BY_TARGET, KIND, OF_A_MODEL, OTHERS, SQL, STORAGE, STORED
@@ -11,14 +11,12 @@ from app.presenters.forms import (
     AS_INPUTS,
     OWN_TABLE,
     WITHOUT,
-    Field,
     command_of,
     pass_form,
     shape_form,
     table_form,
     tune_form,
 )
-from app.presenters.shared import Row
 from cache_engine.errors import UsageError
 from cache_engine.index.queries import FACETS
 from cache_engine.model.decision import KINDS
@@ -106,15 +104,10 @@ def _compile(values: Values, arch: str) -> tuple[str, ...]:
         "Whole model": ("warm", table_form(arch)),
         "Tune": ("tune", tune_form(arch)),
     }.get(str(values.get("what")), ("compile", shape_form(arch)))
-    asked = _of_form(values, form)
+    asked = {one.name: values.get(one.key, one.default) for one in form}
     if asked.get("model") == OWN_TABLE:
         asked["model"] = "shapes.csv"
     return tuple(command_of(verb, form, asked))
-
-
-def _of_form(values: Values, form: Iterable[Field]) -> Row:
-    """The values of a form's fields by their names, as the command line takes them."""
-    return {one.name: values.get(one.key, one.default) for one in form}
 
 
 def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:

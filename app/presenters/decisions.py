@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import tzinfo
-from operator import itemgetter
 from urllib.parse import urlencode
 
 from app.addresses import tab_address
 from app.presenters.columns import Column, rows_of
 from app.presenters.overview import EVENTS
-from app.presenters.shared import Row, kernel_address, moment
+from app.presenters.shared import Row, kernel_address
 from cache_engine.model import decision
 from cache_engine.model.events import ACTS, SET_ASIDE
 from cache_engine.model.key import is_key
@@ -70,11 +69,6 @@ def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:
     return {one.key: one.name for one in decisions if one.name}
 
 
-def name_of(one: decision.Decision, names: Mapping[str, str]) -> str:
-    """The name of a decision's kernel, empty where it is not known."""
-    return one.name or names.get(one.key, "")
-
-
 def matching(
     decisions: Iterable[decision.Decision], names: Mapping[str, str], kinds: Collection[str], text: str
 ) -> list[decision.Decision]:
@@ -98,7 +92,7 @@ def counts_text(decisions: Collection[decision.Decision], damaged: int) -> str:
 
 
 def _has(one: decision.Decision, names: Mapping[str, str], words: Iterable[tuple[str, str]]) -> bool:
-    text = "\n".join((name_of(one, names), _reason(one), one.detail, one.by)).casefold()
+    text = "\n".join((one.name or names.get(one.key, ""), _reason(one), one.detail, one.by)).casefold()
     return all(word in text or one.key.startswith(word) or (shape and shape in text) for word, shape in words)
 
 
@@ -128,96 +122,98 @@ WHY = {
 }
 
 
-def miss_table(
-    misses: Sequence[decision.Decision],
-    compile_ms: Mapping[str, float],
-    nearest: Mapping[str, tuple[str, Sequence[str]]],
-    zone: tzinfo,
-    most: int,
-) -> list[Row]:
+def miss_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, float]) -> list[Row]:
     """A row for each cause of misses and each kernel, sorted by the cause's compile time, the longest first.
 
     Args:
         misses: the misses, the latest first.
         compile_ms: the compile time of each kernel for which it is known.
-        nearest: for each kernel, the key of the nearest kernel that was stored before, and the names of the components
-            in which that differs.
-        most: the largest number of rows.
     """
-    rows: dict[tuple[str, str, str], Row] = {}
-    costs: dict[tuple[str, str], float] = {}
-    for miss in misses:
-        cause = miss.reason, miss.detail
-        costs[cause] = costs.get(cause, 0.0) + compile_ms.get(miss.key, 0.0)
-        near = nearest.get(miss.key)
-        row = rows.setdefault(
-            (*cause, miss.key),
-            {
-                "Why": WHY.get(miss.reason, miss.reason),
-                "What happened": miss.detail,
-                "Misses": 0,
-                "Cost": None,
-                "Last": moment(miss.at, zone),
-                "Open": f"{kernel_address(miss.key)}&part=History",
-                "Kernel": miss.name or miss.key[:12],
-                "Nearest": f"compare?{urlencode({'a': near[0], 'b': miss.key})}" if near else None,
-                "Nearest kernel differs in": (", ".join(near[1]) or "m or epilogue") if near else "",
-                "Key": miss.key,
-            },
-        )
-        row["Misses"] += 1
-        if miss.key in compile_ms:
-            row["Cost"] = (row["Cost"] or 0.0) + compile_ms[miss.key]
-    first = sorted(rows.items(), key=lambda item: (-costs[item[0][:2]], item[0][:2], -(item[1]["Cost"] or 0.0)))
-    return [row for _, row in first[:most]]
+    costs = _grouped(misses, compile_ms, lambda miss: (miss.reason, miss.detail))
+    rows = _grouped(misses, compile_ms, lambda miss: (miss.reason, miss.detail, miss.key))
+    first = sorted(rows, key=lambda of: (-(costs[of[:2]]["ms"] or 0.0), of[:2], -(rows[of]["ms"] or 0.0)))
+    return [rows[of] for of in first]
 
 
 def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, float]) -> list[Row]:
     """A row for each cause of misses, sorted by the compile time that its misses cost, the longest first.
 
     Args:
-        misses: the misses, the latest first.
-        compile_ms: the compile time of each kernel for which it is known.
+        misses, compile_ms: as for ``miss_table``.
     """
-    rows: dict[str, Row] = {}
+    rows = _grouped(misses, compile_ms, lambda miss: (miss.reason,)).values()
+    whole = sum(row["ms"] or 0.0 for row in rows)
+    return [
+        {**row, "share": (row["ms"] or 0.0) / whole if whole else None}
+        for row in sorted(rows, key=lambda one: -(one["ms"] or 0.0))
+    ]
+
+
+def _grouped(
+    misses: Iterable[decision.Decision],
+    compile_ms: Mapping[str, float],
+    group: Callable[[decision.Decision], tuple[str, ...]],
+) -> dict[tuple[str, ...], Row]:
+    """A row for each group of misses: the latest, their number, their kernels, and their cost if any is known."""
+    rows: dict[tuple[str, ...], Row] = {}
     for miss in misses:
-        row = rows.setdefault(
-            miss.reason, {"reason": miss.reason, "misses": 0, "keys": set(), "ms": 0.0, "last": miss.at}
-        )
+        row = rows.setdefault(group(miss), {"latest": miss, "misses": 0, "keys": set(), "ms": None})
         row["misses"] += 1
         row["keys"].add(miss.key)
-        row["ms"] += compile_ms.get(miss.key, 0.0)
-    whole = sum(row["ms"] for row in rows.values())
-    return [
-        {**row, "share": row["ms"] / whole if whole else None}
-        for row in sorted(rows.values(), key=lambda one: -one["ms"])
-    ]
+        if miss.key in compile_ms:
+            row["ms"] = (row["ms"] or 0.0) + compile_ms[miss.key]
+    return rows
+
+
+def _why(row: Row) -> str:
+    """The cause of a row's misses, in words."""
+    reason: str = row["latest"].reason
+    return WHY.get(reason, reason)
 
 
 def _logged(row: Row) -> str:
     """The address of the log of decisions, filtered to the misses with a row's cause."""
-    about = str(WHY.get(row["reason"], row["reason"])).lower()
-    return f"storage?{urlencode({**tab_address('Log'), 'kind': decision.MISS, 'about': about})}"
+    return f"storage?{urlencode({**tab_address('Log'), 'kind': decision.MISS, 'about': _why(row).lower()})}"
 
 
 CAUSES = (
-    Column("Why", _logged, "link", lambda row: WHY.get(row["reason"], row["reason"])),
+    Column("Why", _logged, "link", _why),
     Column("Misses", "misses", "count"),
     Column("Kernels", lambda row: len(row["keys"]), "count"),
     Column("Cost", "ms", "ms"),
     Column("Share of cost", "share", "share"),
-    Column("Last", "last", "age"),
+    Column("Last", lambda row: row["latest"].at, "age"),
 )
 """The columns of the rows of ``cause_table``."""
-MISSES = (
-    Column("Kernel", "Open", "link", itemgetter("Kernel")),
-    Column("Why", "Why"),
-    Column("What happened", "What happened"),
-    Column("Misses", "Misses", "count"),
-    Column("Cost", "Cost", "ms"),
-    Column("Last", "Last", "age"),
-    Column("Nearest", "Nearest", "link", words="compare"),
-    Column("Nearest kernel differs in", "Nearest kernel differs in"),
-    Column("Key", "Key"),
-)
-"""The columns of the rows of ``miss_table``."""
+
+
+def miss_columns(titles: Mapping[str, str], nearest: Mapping[str, tuple[str, Sequence[str]]]) -> list[Column]:
+    """The columns of the rows of ``miss_table``.
+
+    Args:
+        titles: the titles of kernels by key.
+        nearest: for each kernel, the key of the nearest kernel that was stored before, and the names of the components
+            in which that differs.
+    """
+
+    def named(row: Row) -> str:
+        miss = row["latest"]
+        return titles.get(miss.key) or miss.name or str(miss.key[:12])
+
+    def comparison(row: Row) -> str | None:
+        key = row["latest"].key
+        return f"compare?{urlencode({'a': nearest[key][0], 'b': key})}" if key in nearest else None
+
+    def differences(row: Row) -> str:
+        key = row["latest"].key
+        return ", ".join(nearest[key][1]) or "m or epilogue" if key in nearest else ""
+
+    return [
+        Column("Kernel", lambda row: f"{kernel_address(row['latest'].key)}&part=History", "link", named),
+        Column("Why", _why),
+        Column("What happened", lambda row: row["latest"].detail),
+        *(column for column in CAUSES if column.name in ("Misses", "Cost", "Last")),
+        Column("Nearest", comparison, "link", words="compare"),
+        Column("Nearest kernel differs in", differences),
+        Column("Key", lambda row: row["latest"].key),
+    ]

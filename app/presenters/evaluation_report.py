@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from app.presenters.evaluations import (
-    comparison_table,
-    evaluation_tiles,
-    heat_table,
-    roofline_table,
-)
+from app.presenters.evaluations import comparison_table, evaluation_tiles, heat_table, roofline_table
 from app.presenters.models import pass_table, pass_tiles
-from app.presenters.shared import Row
+from app.presenters.shared import Row, Tile
 from cache_engine.insight.passes import ModelPass, Priced
-from cache_engine.insight.report.drawing import Bar, Point, Roof, bars, roofs
+from cache_engine.insight.report.drawing import Point, Roof, roofs
 from cache_engine.insight.report.page import Facts, Figure, Report, Section, Table
 
 Shares = Sequence[Sequence[float | None]]
@@ -27,10 +22,7 @@ def shape_report(evaluated: Sequence[Priced], shares: Sequence[Shares], command:
         shares: the heat map for each chip.
         command: the command that prints the same numbers.
     """
-    sections = [
-        Section(one.chip.name, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in evaluation_tiles(one)}),))
-        for one in evaluated
-    ]
+    sections = [Section(one.chip.name, (_facts(evaluation_tiles(one)),)) for one in evaluated]
     if len(evaluated) == 2:
         sections.append(Section("Comparison", (_table(comparison_table(evaluated)),)))
     sections.append(Section("Roofline", (_roofline(evaluated),)))
@@ -45,13 +37,8 @@ def shape_report(evaluated: Sequence[Priced], shares: Sequence[Shares], command:
 
 
 def model_report(name: str, passes: Sequence[ModelPass], command: str) -> Report:
-    """A pass of a model on one chip or two: each operation, the totals, and where the time goes."""
-    sections = [
-        Section(
-            one.chip.name, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in pass_tiles(one)}), _time(one))
-        )
-        for one in passes
-    ]
+    """A pass of a model on one chip or two: the totals, each operation with its share of the time, and the roofline."""
+    sections = [Section(one.chip.name, (_facts(pass_tiles(one)),)) for one in passes]
     sections += [
         Section("Operations", (_table(pass_table(passes)),)),
         Section("Roofline", (_roofline([row for one in passes for row in one.rows]),)),
@@ -60,11 +47,8 @@ def model_report(name: str, passes: Sequence[ModelPass], command: str) -> Report
     return Report(f"{name} on {chips}, predicted", "All products with weights, on one chip", command, tuple(sections))
 
 
-def _time(one: ModelPass) -> Figure:
-    rows = [(row.operation.name, row.pass_us / 1e3, row.pass_us / one.pass_us) for row in one.rows]
-    drawn = bars([Bar(name, ms, f"{ms:,.3f} ms") for name, ms, _ in rows])
-    cells = tuple((name, f"{ms:,.3f}", f"{share:.1%}") for name, ms, share in rows)
-    return Figure("Where the time goes", drawn, Table(("Operation", "ms per pass", "Share"), cells))
+def _facts(tiles: Iterable[Tile]) -> Facts:
+    return Facts({tile.label: f"{tile.value}. {tile.help}" for tile in tiles})
 
 
 def _roofline(points: Sequence[Priced]) -> Figure:

@@ -6,7 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC
 from itertools import permutations
 from operator import le
@@ -85,15 +85,10 @@ def evaluation_tiles(evaluated: Priced) -> list[Tile]:
     latency = Tile("Latency", human_us(result.latency_us), f"Predicted for {evaluated.chip.name}.")
     peak = Tile("% of peak", f"{evaluated.utilization:.1%}", "Achieved ÷ peak FLOP/s.")
     if isinstance(result, Prediction):
+        most = f"68% of measurements lie from {human_us(result.low_us)} to {human_us(result.high_us)}."
         whose = "all measured GPUs" if result.calibrated_on == "all" else result.calibrated_on
         return [
-            Tile(
-                "Latency",
-                human_us(result.latency_us),
-                f"Predicted for {evaluated.chip.name}. 68% of measurements lie from {human_us(result.low_us)} to "
-                f"{human_us(result.high_us)}.",
-                change=error_words(evaluated),
-            ),
+            replace(latency, help=f"{latency.help} {most}", change=error_words(evaluated)),
             peak,
             Tile("Roofline", human_us(result.roofline_us), "Roofline bound from datasheet peak and bandwidth."),
             Tile("Tile", f"{result.tile_m} × {result.tile_n}", f"Best tile in the model (calibrated on {whose})."),
@@ -205,11 +200,6 @@ ROOFLINE = (
 def roofline_table(points: Sequence[Priced]) -> list[Row]:
     """The numbers of a roofline plot, a row for each problem on a chip."""
     return rows_of(points, ROOFLINE, UTC)
-
-
-def as_json(rows: Sequence[Row]) -> str:
-    """A table as a JSON document, to download."""
-    return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
 def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:

@@ -128,27 +128,22 @@ _TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "
 
 def _form_field(field: ProblemField) -> Field:
     """The form's field for a field of a problem; a default that is no value, as ``None``, is a choice with a name."""
-    rare = field.name not in _ALWAYS_SHOWN
+    default: Any
+    choices: tuple[str, ...]
     if field.kind is bool:
-        either = (AS_SET, ON, OFF)
-        return Field(
-            field.name, field.label, FieldKind.EITHER, AS_SET, field.option[0], either, help=field.help, rare=rare
-        )
-    if not field.choices:
-        default = _FIRST.get(field.name, field.default)
-        option = field.option[0] if field.option else ""
-        return Field(field.name, field.label, FieldKind.NUMBER, default, option, most=field.most, rare=rare)
-    if field.metavar == JOINED:
-        return Field(
-            field.name, field.label, FieldKind.SEVERAL, [], field.option[0], field.choices, joined="+", help=field.help,
-            rare=rare,
-        )  # fmt: skip
-    empty = AS_INPUTS if field.default is None else WITHOUT
-    choices = field.choices if field.default else (empty, *field.choices)
-    default = str(field.default or empty)
+        kind, default, choices = FieldKind.EITHER, AS_SET, (AS_SET, ON, OFF)
+    elif not field.choices:
+        kind, default, choices = FieldKind.NUMBER, _FIRST.get(field.name, field.default), ()
+    elif field.metavar == JOINED:
+        kind, default, choices = FieldKind.SEVERAL, [], field.choices
+    else:
+        empty = AS_INPUTS if field.default is None else WITHOUT
+        kind, default = FieldKind.CHOICE, str(field.default or empty)
+        choices = field.choices if field.default else (empty, *field.choices)
     return Field(
-        field.name, field.label, FieldKind.CHOICE, default, field.option[0], choices, help=field.help, rare=rare
-    )
+        field.name, field.label, kind, default, field.option[0] if field.option else "", choices, field.most,
+        joined="+" if kind is FieldKind.SEVERAL else "", help=field.help, rare=field.name not in _ALWAYS_SHOWN,
+    )  # fmt: skip
 
 
 def _value_of(field: ProblemField, value: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import tzinfo
 from pathlib import Path
 
 from app.presenters.columns import Column
-from app.presenters.shared import Row, Tile, when
+from app.presenters.shared import Row, when
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.frameworks.base import CacheReader
 from cache_engine.frameworks.bundle_facts import config_text
@@ -72,24 +72,8 @@ def entry_facts(source: CacheReader, address: Address, entry: Entry, zone: tzinf
         "State": entry.state.value,
         "Config": " ".join(f"{name}={value}" for name, value in entry.config.items()) or _UNKNOWN,
         **known_facts(entry, _LABELS, {**source.unknowable, **entry.unread}, _NOT_NOTED, zone),
+        "On disk": human_bytes(entry.size_bytes),
     }
-
-
-def entry_tiles(entry: Entry, unknown: Mapping[str, str]) -> list[Tile]:
-    """The tiles at the top of an entry's page; an unknown number is a dash, and its help says why."""
-    labels = {
-        "registers": "Registers",
-        "spill_bytes": "Spills",
-        "shared_bytes": "Shared memory",
-        "code_bytes": "Machine code",
-        "compile_ms": "Compile time",
-    }
-    texts = {name: fact_text(entry, name, UTC) for name in labels}
-    tiles = [
-        Tile(label, texts[name] or _UNKNOWN, f"{_LABELS[name]}." if texts[name] else unknown.get(name, _NOT_NOTED))
-        for name, label in labels.items()
-    ]
-    return [*tiles, Tile("On disk", human_bytes(entry.size_bytes), "All parts.")]
 
 
 PARTS = (
@@ -198,15 +182,6 @@ def adapted_columns(address: Callable[[str], str]) -> list[Column]:
     ]
 
 
-def adapted_tiles(known: Entry, row: Row | None) -> list[Tile]:
-    """The tiles at the top of the page of an adapted kernel in the store; ``row`` is its row in the index."""
-    return [
-        *entry_tiles(known, known.unread)[:-1],
-        Tile("On disk", _UNKNOWN if row is None else human_bytes(row["stored_bytes"]), "All parts, compressed."),
-        Tile("Hits", _UNKNOWN if row is None else f"{row['hits']:,}", "By all processes."),
-    ]
-
-
 def adapted_facts(framework: str, known: Entry, row: Row | None, zone: tzinfo) -> dict[str, str]:
     """The properties of an adapted kernel in the store, by label; for an unknown one, the reason."""
     return {
@@ -214,5 +189,7 @@ def adapted_facts(framework: str, known: Entry, row: Row | None, zone: tzinfo) -
         **known_facts(known, _OF_ADAPTED, known.unread, "it is not stored", zone),
         "Config": config_text(known) or _UNKNOWN,
         "Stored": when(known.created_at or 0.0, zone),
+        "On disk": _UNKNOWN if row is None else human_bytes(row["stored_bytes"]),
+        "Hits": _UNKNOWN if row is None else f"{row['hits']:,}",
         "Last used": _UNKNOWN if row is None else when(row["last_used_at"], zone),
     }

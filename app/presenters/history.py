@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
@@ -173,15 +173,10 @@ def _over_time(
     return Bars(title, groups, series, unit, across, stacked, names=names, height=220)
 
 
-def hour_names(starts: Iterable[datetime | None]) -> list[str]:
-    """The labels of an axis of hours: the time for every third, the date for a day's first, empty for the others."""
-    return ["" if at is None or at.hour % 3 else f"{at:%H:%M}" if at.hour else f"{at:%d %b}" for at in starts]
-
-
 def _names(starts: Sequence[datetime | None], span: Span) -> list[str]:
-    """The labels of the axis of steps: in a range of a day every third hour, in longer ones the first step of a day."""
+    """The labels of the axis of steps: every third hour, or the date for a day's first; in longer ones the date."""
     if span.step_s > DAY_S:
         return ["" if at is None else f"{at:%Y-%m-%d}" for at in starts]
     if span.step_s == HOUR_S:
-        return hour_names(starts)
+        return ["" if at is None or at.hour % 3 else f"{at:%H:%M}" if at.hour else f"{at:%d %b}" for at in starts]
     return ["" if at is None or at.hour * HOUR_S >= span.step_s else f"{at:%d %b}" for at in starts]

@@ -47,12 +47,6 @@ _LONGEST = 120
 _ESTIMATE_FROM = 3
 
 
-def what_of(job: Job) -> str:
-    """The arguments of ``gemm-cache`` that a job runs, as text, cut if it is long."""
-    text = shlex.join(job.command)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
 def in_store(command: str, root: str) -> str:
     """A command of ``gemm-cache`` with the store that it uses, behind any variables that it sets."""
     return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
@@ -96,7 +90,10 @@ def called(job: Listed) -> str:
     if isinstance(job, SeenRun):
         archs = ", ".join(filter(None, job.run.archs)) or "the default target"
         return f"farm compile {job.run.table} for {archs}"[:_LONGEST]
-    return what_of(job) if isinstance(job, Job) else job.error[:_LONGEST]
+    if isinstance(job, LostJob):
+        return job.error[:_LONGEST]
+    text = shlex.join(job.command)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _state(job: Listed) -> str:
@@ -160,16 +157,9 @@ def progress_text(job: Job, now: float) -> str:
     return f"{text}; about {human_ms(so_far / progress.done * left)} left"
 
 
-def progress_tiles(job: Job) -> list[Tile]:
-    """The numbers of a job's kernels that were compiled, were cached already, or failed so far, as tiles."""
-    progress = job.progress
-    if progress is None:
-        return []
-    return [
-        Tile("Compiled", f"{progress.compiled:,}", "Newly compiled."),
-        Tile("Cached", f"{progress.found:,}", "Already cached."),
-        Tile("Failed", f"{progress.failed:,}", "Failed; the job lists the causes when it ends."),
-    ]
+def made_words(compiled: int, found: int, failed: int) -> str:
+    """The numbers of a job's kernels that were compiled, were cached already, or failed, in words."""
+    return f"{counted(compiled, 'kernel')} compiled, {found:,} cached, {failed:,} failed"
 
 
 def result_of(job: Job, kind: type[_Result]) -> _Result:
@@ -180,7 +170,7 @@ def result_of(job: Job, kind: type[_Result]) -> _Result:
 def warmed_words(done: Warmed) -> str:
     """The outcome of a finished job over a whole model."""
     return (
-        f"{counted(done.compiled, 'kernel')} compiled, {done.found:,} cached, {len(done.failed):,} failed: "
+        f"{made_words(done.compiled, done.found, len(done.failed))}: "
         f"{counted(done.kernels, 'kernel')} for {counted(done.problems, 'problem')}, in {human_ms(done.seconds * 1e3)}."
     )
 
@@ -248,8 +238,7 @@ NO_RESULT = (ValueError, RecursionError)
 
 def document_of(job: Job) -> Compiled | Timed:
     """The result of a job about one kernel; raises one of ``NO_RESULT``."""
-    document: type[Compiled | Timed] = Timed if job.command[:1] == ["time"] else Compiled
-    return msgspec.json.decode(job.result, type=document)
+    return result_of(job, Timed) if job.command[:1] == ["time"] else result_of(job, Compiled)
 
 
 def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:

@@ -11,10 +11,8 @@ from app.presenters.overview import event_details, event_words
 from app.presenters.shared import Row, kernel_address
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import block_threads
-from cache_engine.insight.inspection import record_document as document_of
 from cache_engine.model.architecture import Architecture, Occupancy, occupancy, runs_on
 from cache_engine.model.artifact import Record
-from cache_engine.model.documents import to_json
 from cache_engine.model.events import PUBLISH
 from cache_engine.units import counted, human_ms, human_rate
 
@@ -22,11 +20,6 @@ MOST_LINES = 5_000
 """The most lines of a kernel's text that the page shows; the download has all."""
 
 _MOST_OTHERS = 6
-
-
-def record_document(record: Record) -> str:
-    """The record as JSON: the document that ``show --json`` prints."""
-    return to_json(document_of(record))
 
 
 OCCUPANCY = (

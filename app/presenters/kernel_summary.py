@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 
 from app.presenters.shared import Row, when
@@ -20,19 +20,14 @@ from cache_engine.usage.demand import Ledger, rate
 _MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32
 
 
-def resource_words(inspection: Inspection) -> dict[str, str]:
-    """The kernel's registers, memory and occupancy, by label."""
-    record, resident, mix = inspection.record, inspection.occupancy, inspection.instructions
-    r = record.resources
+def resource_words(inspection: Inspection, known: Mapping[str, str]) -> dict[str, str]:
+    """The kernel's registers, memory and occupancy, by label; ``known`` has its properties as ``described`` does."""
+    resident, mix = inspection.occupancy, inspection.instructions
     return {
-        "Registers": f"{r.registers} per thread",
-        "Spills": f"{human_bytes(r.spill_bytes)} per thread",
-        "Stack": f"{human_bytes(r.stack_bytes)} per thread",
-        "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
+        **{label: known[label] for label in ("Registers", "Spills", "Stack", "Shared memory", "Cubin size")},
         "Occupancy": "–" if resident is None else human_rate(resident.share),
         "Limited by": "–" if resident is None else " and ".join(resident.bound_by),
         "Instructions": "–" if mix is None else f"{mix.total:,} static",
-        "Cubin size": human_bytes(record.size_bytes),
         "Fusion saves": inspection.fusion_in_words or "–",
     }
 

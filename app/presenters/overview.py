@@ -122,25 +122,18 @@ def gpu_check(device: DeviceFingerprint | str) -> Check:
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
 
 
-def memory_tiles(memory: DeviceMemory) -> list[Tile]:
-    """The first GPU's memory as tiles: free, used by all programs, and in the dashboard's own pool."""
-    tiles = []
+def memory_words(memory: DeviceMemory) -> dict[str, str]:
+    """The first GPU's memory by label: free, used by all programs and the driver, and in the dashboard's own pool."""
+    words = {}
     if memory.free_bytes is not None and memory.used_bytes is not None:
-        used = share(memory.used_bytes, memory.total_bytes)
-        of_all = f"of {human_bytes(memory.total_bytes)}"
-        tiles = [
-            Tile("Free", human_bytes(memory.free_bytes), "What no program uses of the first GPU's memory."),
-            Tile("Used", human_bytes(memory.used_bytes), "What all programs and the driver use.", used, of_all),
-        ]
-    limit = "none" if memory.limit_bytes is None else human_bytes(memory.limit_bytes)
-    return [
-        *tiles,
-        Tile("Pool in use", human_bytes(memory.pool_in_use_bytes), "Of the dashboard's own pool."),
-        Tile(
-            "Pool cached", human_bytes(memory.pool_cached_bytes), "Freed in that pool, and kept for the next request."
-        ),
-        Tile("Pool limit", limit, "What that pool may take: the setting device_memory_bytes."),
-    ]
+        used = f"{human_bytes(memory.used_bytes)} of {human_bytes(memory.total_bytes)}"
+        words = {"Free": human_bytes(memory.free_bytes), "Used by all programs": used}
+    return {
+        **words,
+        "Pool in use": human_bytes(memory.pool_in_use_bytes),
+        "Freed in the pool, kept for the next request": human_bytes(memory.pool_cached_bytes),
+        "Pool limit": "none" if memory.limit_bytes is None else human_bytes(memory.limit_bytes),
+    }
 
 
 def queue_check(queue: QueueState) -> Check:
@@ -340,14 +333,6 @@ def _changed(period: ShownPeriod, column: str) -> str:
     return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
 
 
-TIER_COLUMNS = (
-    Column("Tier", "Tier"),
-    Column("Lookups", "Lookups", "count"),
-    Column("Hits", "Hits", "count"),
-    Column("Hit rate", "Hit rate", "share"),
-)
-
-
 def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
     """A row for each tier: its hits, and the lookups that reached it because no tier before it served them.
 
@@ -477,7 +462,7 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
     """
     if not settings.remote:
         return None
-    served = f"{counted(row[f'{kinds.REMOTE}_hits'], 'hit')}; {_waits(row)}"
+    served = counted(row[f"{kinds.REMOTE}_hits"], "hit")
     sent = f" {row['remote_sent']:,} sent, {row['remote_dropped']:,} dropped." if settings.writes_remote else ""
     words = f"{printable(settings.remote)}, {settings.remote_mode}: {served}.{sent}"
     if not (settings.reads_remote or settings.writes_remote):
@@ -494,12 +479,3 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
     return Check(
         "Remote", FINE, f"{words} It failed {ago} ({printable(failed['detail'])[:200]}), and was asked again {again}."
     )
-
-
-def _waits(row: Row) -> str:
-    """The number of lookups that waited for the remote, and how long they waited, in words."""
-    waited = distributions(row["spans"] or {}).get(kinds.REMOTE)
-    if waited is None or not waited.count:
-        return "no lookup has waited for it"
-    half, most = (human_ms(waited.quantile_ms(share)) for share in (0.5, 0.99))
-    return f"{counted(waited.count, 'lookup')} waited for it, half of them within {half}, 99% within {most}"

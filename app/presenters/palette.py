@@ -34,64 +34,39 @@ class Place:
     words: str = ""
 
 
-PAGES = (
-    Place("Page", "Overview", "Health, hit rate, compile time", "overview", words="home dashboard history toolchains"),
-    Place("Page", "Kernels", "Search and select kernels", "kernels", words="list entries"),
-    Place("Page", "Compare", "Kernels side by side", "compare", words="diff difference"),
-    Place("Page", "By target", "Targets and toolchains", "kernels", {"view": BY_TARGET}, "architectures gpu sm"),
-    Place(
-        "Page",
-        "Other frameworks",
-        "Entries of their caches",
-        "kernels",
-        {"view": OTHERS},
-        "caches triton inductor vllm tilelang cutile cupy",
-    ),
-    Place("Page", "Workload", "What programs ask for", "workload", words="demand requests shapes usage"),
-    Place(
-        "Page",
-        "Of a model",
-        "Which kernels of a model are cached",
-        "workload",
-        {"part": OF_A_MODEL},
-        "coverage missing models",
-    ),
-    Place("Page", "Runs", "What servers compiled, before and after ready", "workload", {"part": RUNS}, "run watch"),
-    Place("Page", "Compile", "A single shape", "compile", words="make build kernel jit"),
-    Place("Page", "Compile a model", "Every GEMM of a model", "compile", {"what": "Whole model"}, "warm up missing"),
-    Place("Page", "Jobs", "What runs, and what ran", "compile", words="running progress cancel queue"),
-    Place(
-        "Page",
-        "Farm",
-        "Workers, runs and failures of a compile farm",
-        "compile",
-        words="team queue redis celery cluster",
-    ),
-    Place("Page", "Predict", "Predicted times", "predict", words="roofline chip latency evaluations"),
-    Place("Page", "Validation", "Predictions against measurements", "predict", {"e_kind": "Validation"}, "csv error"),
-    Place("Page", "Saved results", "Of the evaluator", "predict", {"e_kind": "Saved results"}, "stored"),
-    Place("Page", "Docs", "The documents of the project", "docs", words="help manual documentation guide"),
-    *(
-        Place("Page", name, about, "storage", {"tab": tab}, words)
-        for name, about, words, tab in (
-            ("Clean", "Delete kernels by a rule, after a preview", "cleanup evict delete space disk", "This store"),
-            ("Clean other caches", "Delete entries of other frameworks' caches", "evict delete", "Other frameworks"),
-            ("Integrity", "Verify every file", "check repair corrupt damage verify", "Integrity"),
-            ("Quarantine", "Files that were found damaged", "restore corrupt", "Quarantine"),
-            ("Findings", "What is wrong in other frameworks' caches", "doctor caches", "Findings"),
-            ("Index", "Update or rebuild it", "mirror duckdb sync search", "Index"),
-            ("Caches", "Directories of other frameworks", "triton inductor vllm tilelang cupy", "Directories"),
-            ("Packs", "Export and import kernels", "share copy move", "Packs"),
-            ("Results", "Prune and import results of the evaluator", "evaluations", "Results"),
-            ("Settings", "Every value and where it comes from", "configuration environment", "Settings"),
-            (
-                "Log",
-                "What was decided about which kernel; who deleted, repaired or imported what",
-                "audit history acts decisions miss promotion demotion eviction",
-                "Log",
-            ),
-        )
-    ),
+_FRAMEWORKS = "triton inductor vllm tilelang cupy"
+_OF_LOG = "audit history acts decisions miss promotion demotion eviction repaired imported"
+PAGES = tuple(
+    Place("Page", *one)
+    for one in (
+        ("Overview", "Health, hit rate, compile time", "overview", {}, "home dashboard history toolchains"),
+        ("Kernels", "Search and select kernels", "kernels", {}, "list entries"),
+        ("Compare", "Kernels side by side", "compare", {}, "diff difference"),
+        ("By target", "Targets and toolchains", "kernels", {"view": BY_TARGET}, "architectures gpu sm"),
+        ("Other frameworks", "Entries of their caches", "kernels", {"view": OTHERS}, f"caches cutile {_FRAMEWORKS}"),
+        ("Workload", "What programs ask for", "workload", {}, "demand requests shapes usage"),
+        ("Of a model", "Which kernels of a model are cached", "workload", {"part": OF_A_MODEL}, "coverage missing"),
+        ("Runs", "What servers compiled, before and after ready", "workload", {"part": RUNS}, "run watch"),
+        ("Compile", "A single shape", "compile", {}, "make build kernel jit"),
+        ("Compile a model", "Every GEMM of a model", "compile", {"what": "Whole model"}, "warm up missing"),
+        ("Jobs", "What runs, and what ran", "compile", {}, "running progress cancel queue"),
+        ("Farm", "Workers, runs and failures of a compile farm", "compile", {}, "team queue redis celery cluster"),
+        ("Predict", "Predicted times", "predict", {}, "roofline chip latency evaluations"),
+        ("Validation", "Predictions against measurements", "predict", {"e_kind": "Validation"}, "csv error"),
+        ("Saved results", "Of the evaluator", "predict", {"e_kind": "Saved results"}, "stored"),
+        ("Docs", "The documents of the project", "docs", {}, "help manual documentation guide"),
+        ("Clean", "Delete kernels, after a preview", "storage", {"tab": "This store"}, "cleanup evict disk space rule"),
+        ("Clean other caches", "Delete entries of other frameworks", "storage", {"tab": OTHERS}, "evict caches"),
+        ("Integrity", "Verify every file", "storage", {"tab": "Integrity"}, "check repair corrupt damage"),
+        ("Quarantine", "Files that were found damaged", "storage", {"tab": "Quarantine"}, "restore corrupt"),
+        ("Findings", "What is wrong in other frameworks' caches", "storage", {"tab": "Findings"}, "doctor caches"),
+        ("Index", "Update or rebuild it", "storage", {"tab": "Index"}, "mirror duckdb sync search"),
+        ("Caches", "Directories of other frameworks", "storage", {"tab": "Directories"}, _FRAMEWORKS),
+        ("Packs", "Export and import kernels", "storage", {"tab": "Packs"}, "share copy move"),
+        ("Results", "Prune and import results of the evaluator", "storage", {"tab": "Results"}, "evaluations"),
+        ("Settings", "Every value and its origin", "storage", {"tab": "Settings"}, "configuration environment"),
+        ("Log", "What was decided about which kernel; who deleted what", "storage", {"tab": "Log"}, _OF_LOG),
+    )
 )
 """Every page, and the parts of pages that have an address."""
 

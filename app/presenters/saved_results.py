@@ -80,11 +80,10 @@ def _row(fingerprint: str, chip: str, key: str, entry: Entry, used: float) -> Ro
         "fingerprint": fingerprint, "key": key, "m": s.M, "n": s.N, "k": s.K, "batch": s.G,
         "dtype": entry.dtypes.input, "out_dtype": entry.dtypes.output, "tile_search": mode.tile_search,
         "partition_search": mode.partition_search, "reduce_partial_sums": mode.reduce_partial_sums,
-        "compute_rate": mode.compute_rate, "latency_us": r.latency_us, "compute_us": r.compute_us,
-        "memory_us": r.memory_us, "flops": float(r.flops), "traffic_bytes": float(r.traffic_bytes),
+        "compute_rate": mode.compute_rate, "latency_us": r.latency_us,
         "utilization": r.effective_utilization, "tile": "×".join(str(r.tile[name]) for name in "mnk"),
         "loop_order": r.order, "partition": "×".join(str(r.partition[name]) for name in "gmnk"),
-        "search_ms": made.search_time_ms, "made_at": made.timestamp, "model_version": made.model_version,
+        "search_ms": made.search_time_ms, "made_at": made.timestamp,
         "last_used_at": max(used, made.timestamp), "chip": chip,
     }  # fmt: skip
 

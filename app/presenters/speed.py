@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.presenters.columns import Column
 from app.presenters.evaluations import error_words, roofline_figure
 from app.presenters.plots import add_points
-from app.presenters.shared import Row, Tile, kernel_address
+from app.presenters.shared import Row, kernel_address
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import GPUS, gpus_of
 from cache_engine.evaluator.gpu import MODEL_VERSION
@@ -48,19 +48,6 @@ def predicted(problem: GemmProblem) -> list[Priced]:
     work = work_of(problem)
     return [
         Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus_of(problem.arch or "")
-    ]
-
-
-def prediction_tiles(points: Iterable[Priced]) -> list[Tile]:
-    """Predicted times as tiles, each with the model's mean error."""
-    return [
-        Tile(
-            f"{point.chip.name}, predicted",
-            human_us(point.cost.latency_us),
-            f"{point.rate / 1e12:,.1f} TFLOP/s, {point.utilization:.0%} of peak ({MODEL}).",
-            change=error_words(point),
-        )
-        for point in points
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY
@@ -95,19 +97,14 @@ def _has_room(c: KernelConfig) -> bool:
 def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float) -> None:
     """Draws a strip of scales along the inner edge of A and of B; lines divide A and B where another scale begins."""
     broad = gap / 4
-    x: list[float | None] = []
-    y: list[float | None] = []
+    borders: list[tuple[float, float, float, float]] = []
     _rectangle(figure, -gap - broad, 0, broad, c.block_m, _SCALES, 0.8)
     _rectangle(figure, 0, -gap - broad, c.block_n, broad, _SCALES, 0.8)
     if c.block_m // scales.a_rows <= _MOST_SCALES:
-        for row in range(0, c.block_m, scales.a_rows):
-            x += [-gap - c.block_k, -gap, None]
-            y += [row, row, None]
+        borders += [(-gap - c.block_k, row, -gap, row) for row in range(0, c.block_m, scales.a_rows)]
     if c.block_n // scales.b_columns <= _MOST_SCALES:
-        for column in range(0, c.block_n, scales.b_columns):
-            x += [column, column, None]
-            y += [-gap - c.block_k, -gap, None]
-    figure.add_scatter(x=x, y=y, mode="lines", line={"color": _SCALES, "width": 1}, hoverinfo="skip", name="Scales")
+        borders += [(column, -gap - c.block_k, column, -gap) for column in range(0, c.block_n, scales.b_columns)]
+    _lines(figure, borders, _SCALES, 1, "Scales")
 
 
 def _ring(figure: go.Figure, record: Record, parts: Roles, gap: float, top: float) -> float:
@@ -173,14 +170,19 @@ def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
     lines += [
         (column * float(level.n), 0.0, column * float(level.n), height) for column in range(int(level.along_n) + 1)
     ]
+    _lines(figure, lines, colour, width, level.name)
+
+
+def _lines(
+    figure: go.Figure, lines: Iterable[tuple[float, float, float, float]], colour: str, width: float, name: str
+) -> None:
+    """Draws lines from the first point of each to the second."""
     x: list[float | None] = []
     y: list[float | None] = []
     for x0, y0, x1, y1 in lines:
         x += [x0, x1, None]
         y += [y0, y1, None]
-    figure.add_scatter(
-        x=x, y=y, mode="lines", line={"color": colour, "width": width}, hoverinfo="skip", name=level.name
-    )
+    figure.add_scatter(x=x, y=y, mode="lines", line={"color": colour, "width": width}, hoverinfo="skip", name=name)
 
 
 def _rectangle(figure: go.Figure, x: float, y: float, width: float, height: float, colour: str, opacity: float) -> None:

@@ -12,7 +12,6 @@ from app.presenters import forms
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Series
 from app.presenters.shared import COLOURS, Row, kernel_address
-from cache_engine.batch.warm import Estimate
 from cache_engine.cache.demand.report import DemandReport, DemandShare, in_words
 from cache_engine.insight.coverage import Covering
 from cache_engine.insight.workload import WorkCell
@@ -259,11 +258,6 @@ def kernel_columns(states: States, *, of_one: bool) -> list[Column]:
 
 
 # ---- Compiling what is missing ----
-
-
-def estimate_words(estimate: Estimate) -> str:
-    """The estimated time of compiling the missing kernels, and what the estimate is based on, in words."""
-    return f"About {human_ms(estimate.seconds * 1e3)} of compiling on this machine, {estimate.by}."
 
 
 def stored_words(cells: Iterable[WorkCell], stored: Collection[str]) -> str:

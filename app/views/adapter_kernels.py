@@ -10,9 +10,8 @@ import streamlit as st
 from app import context, widgets
 from app.components import tables
 from app.components.code_view import component
-from app.components.figure import draw_tiles
 from app.presenters.columns import Column
-from app.presenters.framework_kernels import PARTS, adapted_columns, adapted_facts, adapted_tiles
+from app.presenters.framework_kernels import PARTS, adapted_columns, adapted_facts
 from app.presenters.kernel import EVENTS
 from app.presenters.shared import kernel_address, rows_shown
 from cache_engine.frameworks.bundle_facts import describe
@@ -51,7 +50,6 @@ def show_adapted(group: Group) -> None:
     """Draws all that is known of a kernel that another framework keeps in the store."""
     known = describe(group)
     row = context.ask(queries.adapted_kernel, group.key)
-    draw_tiles(adapted_tiles(known, row))
     left, right = st.columns(2)
     with left:
         st.header("Properties")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -12,7 +13,7 @@ from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import forms
 from app.presenters.columns import Kind
-from app.presenters.evaluations import Chip, as_json
+from app.presenters.evaluations import Chip
 from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip, slower_operations
 from app.search_limit import SearchLimit
 from app.views import problem_form
@@ -65,7 +66,8 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
         st.caption(f"One of {parallel.chips:,} chips; of chips with different experts, the one with the most rows.")
     st.caption(f"Products with weights only: no attention scores, no communication. {slower_operations(passes)}")
     with st.container(horizontal=True):
-        st.download_button("Download as JSON", as_json(table), f"{chosen}-{tokens}.json", "application/json")
+        file = json.dumps(table, indent=1, ensure_ascii=False)
+        st.download_button("Download as JSON", file, f"{chosen}-{tokens}.json", "application/json")
     return passes
 
 

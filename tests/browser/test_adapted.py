@@ -49,13 +49,13 @@ def test_triton_is_served_through_our_store_in_a_second_process(page: Page, tmp_
         expect(page.get_by_role("heading", name="Kernels of other frameworks")).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
         page.goto(f"{address}/kernel?key={row['key'][:16]}")
-        expect(_tile(page, "Hits")).to_have_text("1", timeout=WAIT_MS)
-        expect(_tile(page, "Compile time")).to_have_text(re.compile(r"\d+ ms|\d.* s"), timeout=WAIT_MS)
+        expect(_fact(page, "Hits")).to_have_text("1", timeout=WAIT_MS)
+        expect(_fact(page, "Compile time")).to_have_text(re.compile(r"\d+ ms|\d.* s"), timeout=WAIT_MS)
         expect(page.get_by_text(".target sm_90a")).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_role("button", name="Pin")).to_be_visible()
         expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
-def _tile(page: Page, label: str) -> Locator:
-    """The value of a tile."""
-    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+def _fact(page: Page, label: str) -> Locator:
+    """The value in the table of properties."""
+    return page.get_by_role("cell", name=label, exact=True).locator("xpath=following-sibling::*")

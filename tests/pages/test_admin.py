@@ -363,7 +363,7 @@ def test_another_store_in_place_of_the_one_that_was_shown_needs_a_new_confirmati
 
 def test_the_mirror_is_synced_and_rebuilt(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin", tab="Index"))
-    assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "4"
+    assert _state_of_index(app)["Kernels"] == "4"
     store = make_store(compiled_store)
     # A folder that changes is read again as a whole, and the records of this copy of a store look changed.
     shards = {key[:2] for key in sorted(store.keys())}
@@ -373,17 +373,24 @@ def test_the_mirror_is_synced_and_rebuilt(open_page: Open, compiled_store: Path)
     assert "2 kernels added or updated" in sound(app).success[0].value
     _press(app, "Rebuild index")
     assert "Rebuilt: 6 kernels" in sound(app).success[0].value
-    assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "6"
-    rows = _table(app, "Property")
-    assert list(rows["Property"]) == [
+    state = _state_of_index(app)
+    assert list(state) == [
+        "Last change",
         "Kernels",
         "Usage counts",
         "Journal events",
         "Unreadable records",
+        "Unreadable records, results, timings and journal lines",
+        "Size",
         "Generation",
         "Schema",
     ]
-    assert rows["Value"][0] == "6"
+    assert state["Kernels"] == "6"
+
+
+def _state_of_index(app: AppTest) -> dict[str, str]:
+    rows = _table(app, "Property")
+    return dict(zip(rows["Property"], rows["Value"], strict=True))
 
 
 def test_settings_tell_value_origin_variable_and_meaning(

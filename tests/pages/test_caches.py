@@ -15,7 +15,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.caches import scan
-from app.presenters.caches import directory_columns, growth_columns
+from app.presenters.caches import GROWTH, directory_columns
 from app.presenters.columns import rows_of
 from cache_engine.errors import IndexUnavailable
 from cache_engine.frameworks import registry
@@ -100,8 +100,8 @@ def test_equal_binaries_are_listed(shown: Shown, cache: Path) -> None:
 
 def test_growth_is_what_there_is_by_the_day_on_which_it_was_made() -> None:
     rows = [{"kind": "triton", "day": 20_000 * 86_400, "entries": 2, "size_bytes": 1 << 20}]
-    (row,) = rows_of(rows, growth_columns({"triton": "Triton"}), UTC)
-    assert row == {"Made on": "2024-10-04", "Framework": "Triton", "Entries": 2, "On disk": 1 << 20}
+    (row,) = rows_of(rows, GROWTH, UTC)
+    assert row == {"Made on": "2024-10-04", "Entries": 2, "On disk": 1 << 20}
 
 
 def test_while_a_scan_runs_the_page_says_how_far_it_is_and_shows_what_is_known(

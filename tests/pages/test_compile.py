@@ -208,11 +208,7 @@ def test_a_running_job_of_another_dashboard_is_followed_and_canceled(
     open_page: Open, compiled_store: Path, running: Job
 ) -> None:
     app = sound(open_page(compiled_store, "compile", job=running.id))
-    assert [metric.value for metric in app.metric if metric.label in ("Compiled", "Cached", "Failed")] == [
-        "6",
-        "3",
-        "1",
-    ]
+    assert "6 kernels compiled, 3 cached, 1 failed so far." in [text.value for text in app.text]
     assert app.multiselect(key="s_targets").value == ["sm_80"]
     next(button for button in app.button if button.label == "Cancel").click()
     app.run()

@@ -22,17 +22,16 @@ from app.presenters.jobs import (
     verdict,
     why_lines,
 )
-from app.presenters.speed import predicted, prediction_tiles
+from app.presenters.speed import PREDICTIONS, predicted
 from cache_engine.batch.jobs import DONE, Job
 from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import GPUS
-from cache_engine.evaluator.gpu import MODEL_VERSION, predict
+from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.documents import to_json
 from cache_engine.model.gemm import DType, GemmProblem, Layout
-from cache_engine.units import human_us
 from tests.helpers import INVENTED_GPU
 
 OLD_JOB = msgspec.json.decode(
@@ -132,15 +131,14 @@ def test_the_reason_of_a_miss_is_shown_in_sentences_and_as_a_table() -> None:
 
 def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
-    h100, h200, *unmeasured = prediction_tiles(predicted(problem))
+    h100, h200, *unmeasured = rows_of(predicted(problem), PREDICTIONS, UTC)
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
-    assert (h100.label, h100.value) == ("H100, predicted", human_us(latency))
-    assert f"GPU model {MODEL_VERSION}" in h100.help
-    assert h100.change == "±6.2% on average", "beside the number"
-    assert h200.label == "H200, predicted"
-    assert [tile.label for tile in unmeasured] == ["GH200, predicted", "H20, predicted"]
-    l40s, *_ = prediction_tiles(predicted(problem.on("sm_89")))
-    assert l40s.change == "±8–16%, never measured"
+    assert (h100["GPU"], h100["Predicted, µs"]) == ("H100", latency)
+    assert h100["Error"] == "±6.2% on average", "beside the number"
+    assert h200["GPU"] == "H200"
+    assert [row["GPU"] for row in unmeasured] == ["GH200", "H20"]
+    l40s, *_ = rows_of(predicted(problem.on("sm_89")), PREDICTIONS, UTC)
+    assert l40s["Error"] == "±8–16%, never measured"
     assert [point.chip.name for point in predicted(problem.on("sm_86"))] == ["A40", "A6000", "A10"], (
         "no L40S, which is sm_89"
     )

@@ -295,7 +295,7 @@ def test_the_table_of_passes_is_a_json_document_too() -> None:
     computed = operations(model_shapes("DeepSeek-V3"), Step(64))
     passes = [model_pass(computed, presenters.CHIPS[chip], 64, asking(None)) for chip in CHIPS]
     table = pass_table(passes)
-    assert json.loads(presenters.as_json(table)) == table
+    assert json.loads(json.dumps(table)) == table
 
 
 def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -> None:

@@ -18,12 +18,12 @@ from app.presenters.kernel import (
     first_lines,
     history,
     occupancy_by_chip,
-    record_document,
 )
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.reproduction import reproducing_command
-from cache_engine.insight.inspection import titled
+from cache_engine.insight.inspection import record_document, titled
 from cache_engine.model.artifact import Record
+from cache_engine.model.documents import to_json
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.key import CacheKey
 from cache_engine.settings import Settings
@@ -203,7 +203,7 @@ def test_a_damaged_part_is_reported(
 
 
 def test_the_record_goes_out_as_show_prints_it(record: Record) -> None:
-    document = json.loads(record_document(record))
+    document = json.loads(to_json(record_document(record)))
     assert (document["key"], document["components"]) == (record.key, dict(record.components))
 
 

@@ -10,7 +10,8 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.columns import cells
+from app.presenters import decisions
+from app.presenters.columns import cells, rows_of
 from app.presenters.decisions import cause_table, miss_table
 from app.presenters.history import SPANS
 from app.presenters.overview import ShownPeriod, miss_columns, miss_rows, overview_tiles
@@ -78,7 +79,8 @@ def test_the_cause_that_cost_most_comes_first() -> None:
         return Decision(kind=MISS, at=at, key=key, name=f"kernel {key}", reason=reason)
 
     misses = [miss("c", NEVER_SEEN, 9), miss("a", EVICTED, 8), miss("b", EVICTED, 7), miss("a", EVICTED, 6)]
-    rows = miss_table(misses, {"a": 100.0, "c": 150.0}, {"a": ("near", ["target"]), "c": ("it", [])}, UTC, 10)
+    columns = decisions.miss_columns({}, {"a": ("near", ["target"]), "c": ("it", [])})
+    rows = rows_of(miss_table(misses, {"a": 100.0, "c": 150.0}), columns, UTC)
     assert [(row["Kernel"], row["Misses"], row["Cost"]) for row in rows] == [
         ("kernel a", 2, 200.0),
         ("kernel b", 1, None),
@@ -86,9 +88,8 @@ def test_the_cause_that_cost_most_comes_first() -> None:
     ]
     assert [row["Nearest kernel differs in"] for row in rows] == ["target", "", "m or epilogue"]
     assert [row["Nearest"] for row in rows] == ["compare?a=near&b=a", None, "compare?a=it&b=c"]
-    assert len(miss_table(misses, {}, {}, UTC, 2)) == 2
     causes = cause_table(misses, {"a": 100.0, "c": 150.0})
-    assert [(row["reason"], row["misses"], row["ms"], row["last"]) for row in causes] == [
+    assert [(row["latest"].reason, row["misses"], row["ms"], row["latest"].at) for row in causes] == [
         (EVICTED, 3, 200.0, 8),
         (NEVER_SEEN, 1, 150.0, 9),
     ]
