@@ -80,6 +80,7 @@ def choose_store(asked: str | None) -> None:
         st.session_state[STORE] = asked
     if st.session_state.get(STORE) in (None, known[0]):
         st.session_state.pop(STORE, None)
+        st.query_params.pop(STORE, None)
     elif st.query_params.get(STORE) != st.session_state[STORE]:
         st.query_params[STORE] = st.session_state[STORE]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import streamlit as st
 
@@ -49,36 +49,19 @@ def may() -> admission.Permission:
     )
 
 
-def require() -> str:
-    """The name of the reader who acts, for the audit log. Called at the moment of every action.
-
-    Raises:
-        NotPermitted: when the reader may not.
-    """
-    given = may()
-    if not given.granted:
-        raise NotPermitted(f"not allowed: {given.why_not}")
-    return given.by
-
-
 def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
-    """Calls ``do`` with the reader's name, if permitted, and returns its result; else shows the error and ``None``."""
+    """Calls ``do`` with the reader's name, if permitted now, and returns its result; else shows the error and ``None``.
+
+    The name is for the audit log.
+    """
     try:
-        return do(require())
+        given = may()
+        if not given.granted:
+            raise NotPermitted(f"not allowed: {given.why_not}")
+        return do(given.by)
     except (GemmCacheError, OSError) as error:
         widgets.problem(trouble, str(error))
         return None
-
-
-def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> str:
-    """Starts a job on the store, as every reader may unless the dashboard is read-only; returns the job's name.
-
-    Raises:
-        NotPermitted: in a read-only dashboard.
-        TooManyJobs, StoreError, OSError: as ``Jobs.start``.
-    """
-    may_write()
-    return context.jobs().start(command, asked, given)
 
 
 def may_write() -> None:

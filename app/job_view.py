@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import streamlit as st
@@ -13,7 +13,8 @@ from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import jobs
 from app.presenters.downloads import dump_file
-from app.presenters.forms import choice_of, problem_of, shape_form, shown_of
+from app.presenters.forms import Field, choice_of, command_of, problem_of, shape_form, shown_of
+from app.presenters.shared import Row
 from cache_engine.batch.jobs import CANCELED, DONE, RUNNING, Job
 from cache_engine.batch.results import Explained, Timed, Tuning, Warmed
 from cache_engine.errors import GemmCacheError
@@ -26,9 +27,38 @@ _TOLD = {"log": "Compiler output", "excerpt": "Source at the errors", "flags": "
 _LONGEST = 100_000
 
 
-def hide_stop() -> None:
-    """Hides Streamlit's "Stop" while a job runs: it would stop only the drawing; "Cancel" stops the job."""
+def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> str | None:
+    """Starts a job, which reads ``given`` from its standard input; returns its name, or shows why it cannot start."""
+    try:
+        guard.may_write()
+        job_id = context.jobs().start(command_of(verb, form, values), values, given)
+    except (GemmCacheError, OSError) as error:
+        widgets.problem("Could not start the job.", str(error))
+        return None
+    st.query_params["job"] = job_id
+    return job_id
+
+
+def named() -> Job | None:
+    """The job that the address names; ``None`` if it names no job, or one that is not stored, which this shows."""
+    job_id = st.query_params.get("job")
+    if job_id is None:
+        return None
+    try:
+        return context.jobs().load(job_id)
+    except GemmCacheError as error:
+        widgets.problem("Job not found.", str(error))
+        return None
+
+
+def draw(job: Job) -> None:
+    """Draws a job, with its progress while it runs."""
+    if job.state != RUNNING:
+        ended(job)
+        return
+    # Hides Streamlit's "Stop": it would stop only the drawing; "Cancel" stops the job.
     st.html("<style>[data-testid=stStatusWidget] button { display: none }</style>")
+    follow(job.id)
 
 
 @st.fragment(run_every=POLL_S)

@@ -46,10 +46,6 @@ class SearchLimit:
             self._place.caption(self._sign)
         return now < self._until
 
-    def what_next(self, how: str = SMALLER_CHIP) -> str:
-        """The advice that the page shows after a search was stopped."""
-        return advice(how)
-
 
 def advice(how: str) -> str:
     """The advice that a page shows after its work took longer than the setting ``page_limit_s`` allows."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import streamlit as st
 
-from app import context, guard, job_view, widgets
+from app import context, job_view, widgets
 from app.components import into_view, tables
 from app.presenters import forms
 from app.presenters.evaluations import slower_words
@@ -16,7 +16,7 @@ from app.presenters.jobs import candidate_columns
 from app.presenters.shared import Row
 from app.presenters.speed import MODEL, PREDICTIONS, predicted
 from app.views import job_list, problem_form
-from cache_engine.batch.jobs import RUNNING, Job
+from cache_engine.batch.jobs import Job
 from cache_engine.batch.results import explained
 from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
@@ -41,14 +41,9 @@ MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
 def start(verb: str, form: Sequence[forms.Field], values: Row, given: bytes = b"") -> None:
     """Starts a job and shows it, or shows why it could not start; the job reads ``given`` from its standard input."""
-    try:
-        job_id = guard.start_job(forms.command_of(verb, form, values), values, given)
-    except (GemmCacheError, OSError) as error:
-        widgets.problem("Could not start the job.", str(error))
-        return
-    st.session_state["shown_job"] = st.session_state[STARTED] = job_id
-    st.query_params["job"] = job_id
-    st.rerun()
+    if job_id := job_view.start(verb, form, values, given):
+        st.session_state["shown_job"] = st.session_state[STARTED] = job_id
+        st.rerun()
 
 
 def answered(ask: Callable[[], _T]) -> _T | None:
@@ -200,15 +195,8 @@ def table(form: Sequence[forms.Field]) -> None:
 
 def shown_job() -> Job | None:
     """The job that the address names; fills in the form once with the job's values. ``None`` if there is none."""
-    named = st.query_params.get("job")
-    if named is None:
-        return None
-    try:
-        job = context.jobs().load(named)
-    except GemmCacheError as error:
-        widgets.problem("Job not found.", str(error))
-        return None
-    if st.session_state.get("shown_job") != job.id:
+    job = job_view.named()
+    if job is not None and st.session_state.get("shown_job") != job.id:
         st.session_state["shown_job"] = job.id
         kind = KINDS.get(job.command[0] if job.command else "", ONE)
         for one in every_form[kind]:
@@ -240,9 +228,5 @@ if missing:
 if job is not None:
     into_view("job", job.id if st.session_state.get(STARTED) == job.id else "")
     st.divider()
-    if job.state == RUNNING:
-        job_view.hide_stop()
-        job_view.follow(job.id)
-    else:
-        job_view.ended(job)
+    job_view.draw(job)
 job_list.draw("" if job is None else job.id)

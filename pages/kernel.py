@@ -18,14 +18,6 @@ from app.presenters.downloads import dump_file
 from app.presenters.evaluations import slower_words
 from app.presenters.forms import request_address
 from app.presenters.jobs import in_store
-from app.presenters.kernel import (
-    EVENTS,
-    INSTRUCTIONS,
-    OCCUPANCY,
-    first_lines,
-    instruction_rows,
-    occupancy_by_chip,
-)
 from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
 from app.presenters.shared import MOST_COMPARED, when
 from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
@@ -97,11 +89,11 @@ def summary(record: Record) -> None:
     if inspection.instructions is not None:
         right.header("Instructions")
         with right:
-            tables.draw(instruction_rows(inspection.instructions), INSTRUCTIONS, key="instructions")
+            tables.draw(kernel.instruction_rows(inspection.instructions), kernel.INSTRUCTIONS, key="instructions")
     if inspection.occupancy is not None:
         left.header("Theoretical occupancy on each target")
         with left:
-            tables.draw(occupancy_by_chip(record), OCCUPANCY, key="chips")
+            tables.draw(kernel.occupancy_by_chip(record), kernel.OCCUPANCY, key="chips")
     reproduction(record)
 
 
@@ -144,11 +136,6 @@ def reproduction(record: Record) -> None:
             widgets.page_link("predict", "Open in Predict", "insights", **asked)
 
 
-def codes(record: Record) -> None:
-    """Draws the kernel's source, Triton's IRs, PTX and SASS, linked line by line."""
-    component.show(context.linked(record.key, record.blob.digest), record.key[:12], key=f"code-{record.key}")
-
-
 def performance(record: Record) -> None:
     """Draws the kernel's measured and predicted times."""
     timings = context.ask(summaries.timings, record.key)
@@ -181,7 +168,7 @@ def history(record: Record) -> None:
     events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
     with left:
-        tables.draw(kernel.history(record, events, timings), EVENTS, key="history")
+        tables.draw(kernel.history(record, events, timings), kernel.EVENTS, key="history")
     if row is not None:
         with right:
             tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], key="hits")
@@ -243,7 +230,7 @@ def not_found(key: str, cause: str) -> None:
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
-        tables.draw(events, EVENTS, key="past")
+        tables.draw(events, kernel.EVENTS, key="past")
     if is_key(key):
         notes.show(CacheKey(key))
         decisions(key)
@@ -255,22 +242,29 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
     record = None if gone.is_evicted else quarantined_record(cache, key)
     selection = None if record else asked_for(cache, key)
     root = cache.layout.root
-    if record is not None or selection is not None:
+    if record is not None:
         st.caption("This command compiles it again:")
-        command = (
-            reproducing_command(record, cache.settings, root)
-            if record is not None
-            else in_store(selection.command, str(root))
-            if selection is not None
-            else ""
-        )
-        st.code(command, language=None, wrap_lines=True)
-        if selection is not None:
-            widgets.page_link("compile", "Open in Compile", "play_circle", **request_address(selection.problem))
+        st.code(reproducing_command(record, cache.settings, root), language=None, wrap_lines=True)
+    elif selection is not None:
+        st.caption("This command compiles it again:")
+        st.code(in_store(selection.command, str(root)), language=None, wrap_lines=True)
+        widgets.page_link("compile", "Open in Compile", "play_circle", **request_address(selection.problem))
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
         widgets.page_link("storage", "Open Quarantine", "healing", tab="Quarantine")
+
+
+def begin(title: str, name: str, key: CacheKey) -> None:
+    """Draws what the page of every stored kernel begins with: its names and key, links, actions, and its note."""
+    with heading:
+        widgets.title(title)
+    st.code(f"{name}\n{key}", language=None, wrap_lines=True)
+    with links:
+        widgets.compare_link("Compare with…", key)
+        pinning(key)
+        notes.edit(key)
+    notes.show(key)
 
 
 def show(record: Record, part: str) -> None:
@@ -278,7 +272,7 @@ def show(record: Record, part: str) -> None:
     if part == "Summary":
         summary(record)
     elif part == "Code":
-        codes(record)
+        component.show(context.linked(record.key, record.blob.digest), record.key[:12], key=f"code-{record.key}")
     elif part == "Performance":
         performance(record)
     elif part == "History":
@@ -287,7 +281,7 @@ def show(record: Record, part: str) -> None:
         st.caption("Key = SHA-256 of these components. Any difference is a miss.")
         tables.properties(dict(record.components), head="Component", key="components")
     else:
-        lines, how_many = first_lines(cache.text(record, "log"))
+        lines, how_many = kernel.first_lines(cache.text(record, "log"))
         st.caption(how_many)
         st.code(lines or "(empty)", language=None, height=600 if lines.count("\n") >= LONG_LOG else "content")
 
@@ -311,14 +305,7 @@ try:
     group = cache.admin.adapted(key)
     if group is not None:
         name = describe(group).name or "Unnamed kernel"
-        with heading:
-            widgets.title(name)
-        st.code(f"{name}\n{key}", language=None, wrap_lines=True)
-        with links:
-            widgets.compare_link("Compare with…", key)
-            pinning(key)
-            notes.edit(key)
-        notes.show(key)
+        begin(name, name, key)
         show_adapted(group)
         widgets.end_page()
     record = cache.find(key)
@@ -326,14 +313,7 @@ except GemmCacheError as error:
     heading.title("Kernel")
     not_found(asked, str(error))
     widgets.end_page()
-with heading:
-    widgets.title(titled(record))
-st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
-with links:
-    widgets.compare_link("Compare with…", record.key)
-    pinning(CacheKey(record.key))
-    notes.edit(CacheKey(record.key))
-notes.show(CacheKey(record.key))
+begin(titled(record), record.name, key)
 widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
 part = widgets.choose_one("Part", PARTS, "Summary", key="part", hidden=True)
 try:

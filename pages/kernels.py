@@ -99,12 +99,6 @@ def matches(search: str) -> int:
     return context.ask(queries.count, kernel_filter(search, {}))
 
 
-def sort_by(order: str, ascending: bool) -> None:
-    """Puts a sort order into the address. The sorted list starts at its first page."""
-    st.query_params.pop("page", None)
-    st.query_params.update({"sort": order, "asc": str(ascending).lower()})
-
-
 def change_view() -> None:
     """Forgets the filters of the view shown before, as another has other choices; both searches have the same text."""
     for name in SHARED:
@@ -221,7 +215,7 @@ if rows:
         actions(picked)
         exports(wanted, sorted_by, not ascending, total)
         sql.link(queries.as_sql(wanted, sort=sorted_by, descending=not ascending))
-    listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
+    listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending))
 links.matching_link(text)
 if not list_adapted(others, sort=sorted_by, descending=not ascending) and not rows:
     if wanted != KernelFilter():

@@ -44,10 +44,8 @@ SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those
 cache, now, zone = context.cache(), time.time(), context.timezone()
 may_see = guard.may().granted and os.access(cache.layout.root, os.W_OK)
 span = SPANS.get(st.session_state.get("span") or st.query_params.get("span", ""), SPANS[USUAL_SPAN])
-lately_since, day_since = (
-    (int(now) - overview.LATELY_S) // HOUR_S * HOUR_S,
-    (int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S,
-)
+lately_since = (int(now) - overview.LATELY_S) // HOUR_S * HOUR_S
+day_since = (int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S
 before_step_s, before_since, _ = span.before(now)
 context.ask_ahead(  # all that the page and its header ask of every store
     context.question(queries.overview),

@@ -9,13 +9,12 @@ import streamlit as st
 from app import context, widgets
 from app.components import header, tables
 from app.components.figure import draw_tiles
-from app.presenters import evaluations as presenters_evaluations
-from app.presenters import forms
+from app.presenters import evaluations, forms
 from app.presenters.evaluation_report import model_report, shape_report
 from app.presenters.saved_results import ACCELERATORS, RESULTS, matching, saved_results
 from app.presenters.shared import Row, rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
-from app.search_limit import FEWER_ROWS, SearchLimit
+from app.search_limit import FEWER_ROWS, SMALLER_CHIP, SearchLimit, advice
 from app.views import problem_form
 from app.views.evaluations import SAVED, show_model, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, SearchStopped
@@ -45,13 +44,13 @@ def found_before(*of: Any) -> list[Any]:  # noqa: ARG001 (what it is of)
     return []
 
 
-def shares_of_peak(problem: Work, chip: presenters_evaluations.Chip, patience: SearchLimit) -> Shares:
+def shares_of_peak(problem: Work, chip: evaluations.Chip, patience: SearchLimit) -> Shares:
     """The heat map of a problem on a chip: shares of the peak for each m and n, from a hundred searches."""
     found = found_before("heat map", problem, chip)
     if found:
         return cast("Shares", found[0])
-    shares = presenters_evaluations.heat_map(problem, chip, patience.may_go_on)
-    if not presenters_evaluations.unsearched(shares):
+    shares = evaluations.heat_map(problem, chip, patience.may_go_on)
+    if not evaluations.unsearched(shares):
         found.append(shares)
     return shares
 
@@ -64,7 +63,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> 
     return cast("Validation", found[0])
 
 
-def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
+def own_chip() -> tuple[evaluations.Chip | None, str]:
     """Draws the form of the reader's own chip; returns the chip, if any, and why its description is refused."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
@@ -73,10 +72,10 @@ def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
         )
         left, right = st.columns(2, vertical_alignment="bottom")
         uploaded = left.file_uploader("JSON description", type="json", key=f"{FILE} {number}", max_upload_size=1)
-        known = right.selectbox("Template", list(presenters_evaluations.CHIPS), key="e_template")
+        known = right.selectbox("Template", list(evaluations.CHIPS), key="e_template")
         right.download_button(
             "Download template",
-            presenters_evaluations.chip_text(presenters_evaluations.CHIPS[known]),
+            evaluations.chip_text(evaluations.CHIPS[known]),
             f"{known}.json",
             "application/json",
             on_click="ignore",
@@ -84,15 +83,13 @@ def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
         chip, refused = None, ""
         try:
             text = (
-                st.query_params.get(OWN, "")
-                if uploaded is None
-                else uploaded.read(presenters_evaluations.LARGEST_DESCRIPTION + 1)
+                st.query_params.get(OWN, "") if uploaded is None else uploaded.read(evaluations.LARGEST_DESCRIPTION + 1)
             )
-            chip = presenters_evaluations.described_chip(text) if text else None
+            chip = evaluations.described_chip(text) if text else None
         except InvalidHardware as error:
             refused = str(error)
         if chip is not None:
-            st.query_params[OWN] = presenters_evaluations.chip_text(chip)
+            st.query_params[OWN] = evaluations.chip_text(chip)
             st.text(f"{chip.name} added to the chip lists.")
         if (refused or chip is not None) and st.button("Remove", icon=":material/close:", key="e_forget"):
             st.query_params.pop(OWN, None)
@@ -101,16 +98,14 @@ def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
     return chip, refused
 
 
-def evaluate_each(
-    label: str, problem: Work, chips: list[presenters_evaluations.Chip], patience: SearchLimit
-) -> list[Priced]:
+def evaluate_each(label: str, problem: Work, chips: list[evaluations.Chip], patience: SearchLimit) -> list[Priced]:
     """The costs of a problem on each chip that has its types; draws the error for each other chip."""
     found, ask = [], asking(kept, stores=False, may_go_on=patience.may_go_on)
     for chip in chips:
         try:
             found.append(Priced(Operation(label, problem, 1), chip, ask(problem, chip)))
         except SearchStopped as error:
-            widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
+            widgets.problem("Search stopped: it takes too long.", f"{error}. {advice(SMALLER_CHIP)}")
         except GemmCacheError as error:
             widgets.problem("Could not evaluate.", f"{chip.name}: {error}")
     return found
@@ -122,14 +117,14 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
         tables.show(table, key=f"numbers-{name}", label=name)
 
 
-def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
+def one_shape(chips: list[evaluations.Chip], patience: SearchLimit) -> None:
     """Draws a shape's costs on each chip: the numbers, the roofline plot, the heat map."""
     values = problem_form.fill_in(form)
     problem = work_of(forms.problem_of(values | {"arch": None}))  # a chip stands in for the target
     shown = evaluate_each(f"{values['m']} × {values['n']} × {values['k']}", problem, chips, patience)
     for one in shown:
         st.header(one.chip.name)
-        draw_tiles(presenters_evaluations.evaluation_tiles(one))
+        draw_tiles(evaluations.evaluation_tiles(one))
         # A GPU's time is predicted at once, and a launch of unequal groups is searched each time.
         if isinstance(one.chip, Hardware) and isinstance(problem, EvaluationProblem):
             storing(problem, one.chip, patience)
@@ -137,28 +132,25 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
         return
     if len(shown) == 2:
         st.header("Comparison")
-        table = presenters_evaluations.comparison_table(shown)
+        table = evaluations.comparison_table(shown)
         tables.show(table, key="e_compared")
-        st.caption(presenters_evaluations.slower_words(shown))
+        st.caption(evaluations.slower_words(shown))
     every = []
     plots = st.container(key="figures").columns(len(shown) + 1)  # on a phone, one line each
     with plots[0]:
-        st.plotly_chart(presenters_evaluations.roofline_figure(shown), key="roofline")
-        behind(presenters_evaluations.roofline_table(shown), "roofline")
+        st.plotly_chart(evaluations.roofline_figure(shown), key="roofline")
+        behind(evaluations.roofline_table(shown), "roofline")
     for plot, one in zip(plots[1:], shown, strict=True):
         with plot:
             shares = shares_of_peak(problem, one.chip, patience)
             every.append(shares)
-            st.plotly_chart(
-                presenters_evaluations.heat_map_figure(shares, problem.k, one.chip.name), key=f"heat-{one.chip.name}"
-            )
-            missing = presenters_evaluations.unsearched(shares)
+            st.plotly_chart(evaluations.heat_map_figure(shares, problem.k, one.chip.name), key=f"heat-{one.chip.name}")
+            missing = evaluations.unsearched(shares)
             if missing:
                 st.caption(
-                    f"{missing} of {len(presenters_evaluations.HEAT_SIZES) ** 2} cells were not searched. "
-                    f"{patience.what_next()}"
+                    f"{missing} of {len(evaluations.HEAT_SIZES) ** 2} cells were not searched. {advice(SMALLER_CHIP)}"
                 )
-            behind(presenters_evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
+            behind(evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
     compile_link(values, chips[0].name)
     command = as_command()
     header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
@@ -176,14 +168,14 @@ def as_command() -> str:
     return context.command(*(header.as_command("Predict") or ()))
 
 
-def model(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
+def model(chips: list[evaluations.Chip], patience: SearchLimit) -> None:
     """Draws a model's costs on each chip that has its dtype: operations, totals, and the roofline plot."""
     passes = show_model(chips, kept, patience)
     if not passes:
         return
     points = [row for one in passes for row in one.rows]
-    st.plotly_chart(presenters_evaluations.roofline_figure(points), key="model-roofline")
-    behind(presenters_evaluations.roofline_table(points), "model-roofline")
+    st.plotly_chart(evaluations.roofline_figure(points), key="model-roofline")
+    behind(evaluations.roofline_table(points), "model-roofline")
     name, command = str(st.session_state.get("e_model", "A model")), as_command()
     header.export_button("evaluation", lambda: model_report(name, passes, command), key="export-model")
 
@@ -202,7 +194,7 @@ def measured_latencies() -> None:
         with patience:
             found = validated(uploaded.getvalue(), uploaded.name, kept_out, patience)
     except SearchStopped as error:
-        widgets.problem("This takes too long.", f"{error}. {patience.what_next(FEWER_ROWS)}")
+        widgets.problem("This takes too long.", f"{error}. {advice(FEWER_ROWS)}")
         return
     except GemmCacheError as error:
         widgets.problem("Could not read this file.", str(error))
@@ -300,7 +292,7 @@ else:
         own, refused = own_chip()
     if refused:
         widgets.problem("Invalid chip description.", refused)
-    names = {**presenters_evaluations.CHIPS, **({} if own is None else {own.name: own})}
+    names = {**evaluations.CHIPS, **({} if own is None else {own.name: own})}
     chip = first.selectbox("Chip", list(names), index=list(names).index(FIRST_CHIP), key="e_chip", **bound)
     other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
@@ -308,6 +300,6 @@ else:
         try:
             (one_shape if kind == ONE else model)(chosen_chips, patience)
         except SearchStopped as error:
-            widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
+            widgets.problem("Search stopped: it takes too long.", f"{error}. {advice(SMALLER_CHIP)}")
         except GemmCacheError as error:
             widgets.problem("Could not evaluate.", str(error))

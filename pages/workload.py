@@ -9,11 +9,11 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, guard, job_view, widgets
+from app import context, job_view, widgets
 from app.addresses import ASKED_FOR, OF_A_MODEL, RUNS, WORKLOADS
 from app.components import figure, into_view, tables
 from app.presenters import workload as shown
-from app.presenters.forms import command_of, model_values, request_address, table_form
+from app.presenters.forms import model_values, request_address, table_form
 from app.presenters.shared import Row
 from app.search_limit import SHORTER_RANGE, advice
 from app.views import runs
@@ -21,7 +21,7 @@ from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate
 from cache_engine.cache.demand.report import DemandReport, in_words, models_like
 from cache_engine.cache.selection import Selection
-from cache_engine.errors import GemmCacheError, IndexUnavailable, SearchStopped, StoreError
+from cache_engine.errors import GemmCacheError, IndexUnavailable, SearchStopped
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import queries, summaries
@@ -262,35 +262,19 @@ def compile_missing(key: str, missing: Sequence[Covering], values: Row, table: b
         about = estimated(str(context.cache().layout.root), tuple(one.key for one in selections), selections)
         spent = human_ms(about.seconds * 1e3)
         st.caption(f"About {spent} of compiling on this machine, {about.by}.", width="content")
-    if not asked:
-        return
-    try:
-        form = table_form(context.cache().settings.default_arch)
-        values = model_values(form, **values)
-        st.query_params["job"] = guard.start_job(command_of(job_view.TABLE, form, values), values, table)
-    except (GemmCacheError, OSError) as error:
-        widgets.problem("Could not start the job.", str(error))
-    else:
+    form = table_form(context.cache().settings.default_arch)
+    if asked and job_view.start(job_view.TABLE, form, model_values(form, **values), table):
         st.rerun()
 
 
 def followed() -> bool:
     """Draws the job that the address names, with its progress or outcome; returns whether it runs."""
-    named = st.query_params.get("job")
-    if named is None:
-        return False
-    try:
-        job = context.jobs().load(named)
-    except StoreError as error:
-        widgets.problem("Job not found.", str(error))
+    job = job_view.named()
+    if job is None:
         return False
     with st.container(border=True):
-        if job.state == RUNNING:
-            job_view.hide_stop()
-            job_view.follow(named)
-        else:
-            job_view.ended(job)
-        widgets.page_link("compile", "Open job", "task", job=named)
+        job_view.draw(job)
+        widgets.page_link("compile", "Open job", "task", job=job.id)
     return job.state == RUNNING
 
 

@@ -64,14 +64,7 @@ def draw(kind: str | None) -> None:
         label="Entries",
         ticked=tuple(map(str, picked)),
         sorted_by=(sort, ascending),
-        on_sort=sort_by,
     )
-
-
-def sort_by(order: str, ascending: bool) -> None:
-    """Puts a sort order into the address. The sorted list starts at its first page."""
-    st.session_state["page"] = 1
-    st.query_params.update({"sort": order, "asc": str(ascending).lower()})
 
 
 def chosen(kind: str | None = None, prefix: str = "") -> EntryFilter:

@@ -16,7 +16,6 @@ from app.presenters.framework_kernels import address_of
 from app.presenters.kernel_list import kernel_filter
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
-from cache_engine.cache.cache import Cache
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.gpu.probe import local_arch
@@ -30,6 +29,9 @@ _ICONS = {
     "Entry": "inventory_2",
 }  # fmt: skip
 POLL_S = 5.0
+_DOCUMENTS = {"Predict": "evaluator", "Workload": "policy"}  # of the other pages: dashboard
+_REPORTS: Mapping[str, tuple[str, ...]] = {"Overview": (), "Kernel": ("key",), "Compare": ("a", "b")}
+"""The pages that can be sent as a report, and the parameters of their addresses that name kernels."""
 _FOLLOWED = ("Overview", "Kernels", "Workload")
 _DRAWN = "stock when the page was drawn"
 
@@ -43,12 +45,12 @@ def draw(page: str) -> None:
     with st.container(key="in-header", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
         _command(page)
-        make = _reports().get(page)
+        make = _report(page)
         if make is not None:
             with st.container(key="export-page", width="content"):
                 export_button(page.lower(), make, key="export", type="tertiary")
         with st.container(key="to-docs", width="content"):
-            widgets.page_link("docs", "Docs", "menu_book", **_document(page))
+            widgets.page_link("docs", "Docs", "menu_book", document=_DOCUMENTS.get(page, "dashboard"))
         mount("menu", key="menu", data={})
     if pressed:
         _search()
@@ -88,12 +90,6 @@ def _command(page: str) -> None:
         st.code(context.command(*arguments), language=None, wrap_lines=True)
 
 
-def _document(page: str) -> dict[str, str]:
-    """The parameters of the page Docs that open the document about the page of this title."""
-    own = {"Predict": "evaluator", "Workload": "policy"}
-    return {"document": own.get(page, "dashboard")}
-
-
 def _values() -> Mapping[str, Any]:
     """The values of the page's widgets and of its address, by name; if both have a name, the address is used."""
     address = {name: st.query_params.get_all(name) for name in st.query_params}
@@ -103,36 +99,26 @@ def _values() -> Mapping[str, Any]:
     }
 
 
-def _reports() -> dict[str, Callable[[], Report]]:
-    """For each page that can be a report, by title, the function that makes the report from the page's address."""
-    cache, asked = context.cache(), st.query_params
-    found: dict[str, Callable[[], Report]] = {"Overview": lambda: _report("Overview")}
-    if (key := asked.get("key")) and _is_there(cache, key):
-        found["Kernel"] = lambda: _report("Kernel", key)
-    if (first := asked.get("a")) and (second := asked.get("b")) and _is_there(cache, first, second):
-        found["Compare"] = lambda: _report("Compare", first, second)
-    return found
-
-
-def _is_there(cache: Cache, *keys: str) -> bool:
-    """Whether the store has kernels with all these keys. An address may name a deleted kernel, or nonsense."""
+def _report(page: str) -> Callable[[], Report] | None:
+    """A function that makes the report of a page; ``None`` for a page without one, or that shows no such kernels."""
+    cache, keys = context.cache(), [st.query_params.get(name, "") for name in _REPORTS.get(page, ())]
+    if page not in _REPORTS or not all(keys):
+        return None
     try:
         for key in keys:
             cache.find(key)
-    except (GemmCacheError, OSError):
-        return False
-    return True
+    except (GemmCacheError, OSError):  # an address may name a deleted kernel, or nonsense
+        return None
 
+    def make() -> Report:
+        # Imported only when a reader asks for a report.
+        from cache_engine.insight.report.kernels import comparison_report, kernel_report, store_report
 
-def _report(page: str, *keys: str) -> Report:
-    """The report of a page. The code that makes reports is imported only when a reader asks for a report."""
-    from cache_engine.insight.report.kernels import comparison_report, kernel_report, store_report
+        if not keys:
+            return store_report(cache, time.time())
+        return (kernel_report if len(keys) == 1 else comparison_report)(cache, *map(cache.find, keys))
 
-    cache = context.cache()
-    if page == "Overview":
-        return store_report(cache, time.time())
-    make = kernel_report if page == "Kernel" else comparison_report
-    return make(cache, *map(cache.find, keys))
+    return make
 
 
 @st.fragment(run_every=POLL_S)

@@ -7,7 +7,7 @@ for rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,15 +71,14 @@ def kernel_list(
     key: str,
     picked: tuple[str, ...] | None = None,
     sorted_by: tuple[str, bool] | None = None,
-    on_sort: Callable[[str, bool], None] | None = None,
     address: Callable[[str], str] | None = None,
 ) -> None:
     """A table of kernels, each a link.
 
     Args:
         picked: the ticked kernels, from ``picked_kernels``; ``None`` for a list without tick boxes.
-        sorted_by: the sort order, and whether it is ascending; ``None`` for a list that has one order only.
-        on_sort: called when a header is clicked, with its sort order and whether that is ascending.
+        sorted_by: the sort order, and whether it is ascending, as ``sort`` and ``asc`` in the address say, which a
+            click on a header changes; ``None`` for a list that has one order only.
         address: a function from a kernel's key to the address that a click opens; by default the kernel's page. A page
             that passes this function must call ``clicked``.
     """
@@ -93,7 +92,6 @@ def kernel_list(
         label="Kernels",
         ticked=picked,
         sorted_by=sorted_by,
-        on_sort=on_sort,
     )
 
 
@@ -106,7 +104,6 @@ def linked_list(
     label: str,
     ticked: tuple[str, ...] | None = None,
     sorted_by: tuple[str, bool] | None = None,
-    on_sort: Callable[[str, bool], None] | None = None,
 ) -> None:
     """A table whose rows are links.
 
@@ -114,7 +111,7 @@ def linked_list(
         links: for each value, the text that names it, and the address that its row opens.
         label: what the rows are, for screen readers.
         ticked: the ticked rows, from ``picked``; ``None`` for a list without tick boxes.
-        sorted_by, on_sort: as for ``kernel_list``.
+        sorted_by: as for ``kernel_list``.
     """
     made = cells(values, columns, context.timezone(), time.time())
     mount(
@@ -127,31 +124,16 @@ def linked_list(
             "hidden": [one.name for one in columns if one.hidden],
             "wanted": st.session_state.get(_WANTED + key),
             "rows": [
-                {
-                    "key": named,
-                    "href": href,
-                    "cells": [cell["text"] for cell in line],
-                    "titles": _titles(columns, value, line),
-                }
-                for value, line, (named, href) in zip(values, made, links, strict=True)
+                {"key": named, "href": href, "cells": line} for line, (named, href) in zip(made, links, strict=True)
             ],
             "picks": None if ticked is None else {"generation": _cleared(key), "keys": list(ticked)},
             "sorted": None if sorted_by is None else {"by": sorted_by[0], "ascending": sorted_by[1]},
         },
         on_open_change=partial(_note_click, key),
-        on_sort_change=partial(_note_sort, key, on_sort),
+        on_sort_change=partial(_sort, key),
         on_picked_change=_nothing,
         on_columns_change=_nothing,
     )
-
-
-def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """For each column that has one, by name: the text shown when the reader points at the row's cell."""
-    given = (
-        (one.name, one.title(value) if one.title else cell.get("title"))
-        for one, cell in zip(columns, line, strict=True)
-    )
-    return {name: words for name, words in given if words}
 
 
 def _note_click(key: str) -> None:
@@ -161,10 +143,12 @@ def _note_click(key: str) -> None:
         st.session_state[_CLICKED + key] = str(row)
 
 
-def _note_sort(key: str, on_sort: Callable[[str, bool], None] | None) -> None:
-    order: dict[str, Any] | None = st.session_state[_name(key)].get("sort")
-    if on_sort is not None and order:
-        on_sort(str(order["by"]), bool(order["ascending"]))
+def _sort(key: str) -> None:
+    """Puts a sort order into the address. The sorted list starts at its first page."""
+    if order := st.session_state[_name(key)].get("sort"):
+        st.session_state["page"] = 1
+        st.query_params.pop("page", None)
+        st.query_params.update({"sort": str(order["by"]), "asc": str(order["ascending"]).lower()})
 
 
 def _nothing() -> None:

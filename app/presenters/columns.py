@@ -84,7 +84,10 @@ def cells(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo, now: f
     Args:
         now: the present time in seconds since 1970, for ages.
     """
-    return [[_cell(one, column, zone, now) for column in columns] for one in values]
+    return [
+        [_cell(one, column, zone, now) | ({"title": column.title(one)} if column.title else {}) for column in columns]
+        for one in values
+    ]
 
 
 def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
@@ -97,7 +100,6 @@ def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
             **({"href": str(value)} if value else {}),
             **({} if weight is None else {"value": weight, "bar": weight}),
             **({"alert": True} if column.alert is not None and column.alert(row) else {}),
-            **({} if column.title is None else {"title": column.title(row)}),
         }
     if value is None:
         return {"text": _NONE}

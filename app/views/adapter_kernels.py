@@ -61,15 +61,11 @@ def show_adapted(group: Group) -> None:
             st.header("Stages of the compile")
             columns = (Column("Stage", itemgetter(0)), Column("Time", itemgetter(1), "ms"))
             tables.draw(group.stages_ms.items(), columns, key="stages")
-    _code(group)
+    st.header("Code")
+    component.show(_linked(group.key, group.made_at, group), group.key[:12], key="code-of-adapted")
     if events := context.ask(queries.events_of, group.key):
         st.header("History")
         tables.draw(events, EVENTS, key="history")
-
-
-def _code(group: Group) -> None:
-    st.header("Code")
-    component.show(_linked(group.key, group.made_at, group), group.key[:12], key="code-of-adapted")
 
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=32)

@@ -52,14 +52,6 @@ class Node:
         return int(self.row["misses"]) if self.row else 0
 
 
-def is_one() -> bool:
-    """Whether this dashboard shows several stores."""
-    try:
-        return len(context.stores()) > 1
-    except GemmCacheError:  # the first cannot be opened, which the page says
-        return False
-
-
 def switch() -> None:
     """Draws the choice of the store that pages show, if there are several; the choice is part of the address."""
     known, asked = list(context.stores()), st.query_params.get(context.STORE)
@@ -73,19 +65,14 @@ def switch() -> None:
 
 
 def _switched() -> None:
-    chosen = st.session_state[_SWITCH]
-    st.session_state[context.STORE] = chosen
-    if chosen == next(iter(context.stores())):
-        st.query_params.pop(context.STORE, None)
-    else:
-        st.query_params[context.STORE] = chosen
+    st.query_params[context.STORE] = st.session_state[_SWITCH]
 
 
 def draw() -> None:
     """Draws all stores of this dashboard and their sums, if it has several."""
-    if not is_one():
+    if len(context.stores()) < 2:
         return
-    found = nodes()
+    found = [_node(name) for name in context.stores()]
     tables.draw(found, NODES, key="nodes", label="Stores")
     st.text(sums(found))
     for node in found:
@@ -100,12 +87,8 @@ def draw() -> None:
                 st.text(node.remote.cause)
 
 
-def nodes() -> list[Node]:
-    """All stores of this dashboard; a store that cannot be read has the reason in ``trouble``."""
-    return [_node(name) for name in context.stores()]
-
-
 def _node(name: str) -> Node:
+    """A store of this dashboard, by name; one that cannot be read has the reason in ``trouble``."""
     path = str(context.stores()[name])
     try:
         opened = context.cache_of(name)

@@ -24,7 +24,7 @@ async ([script, data]) => {
 
 
 def test_a_table_shows_its_texts_changes_only_what_changed_and_saves_a_file(page: Page, tmp_path: Path) -> None:
-    page.set_content(f"<style>{(STATIC / 'table.css').read_text()}</style>")
+    page.set_content(f"<style>{(STATIC / 'tables.css').read_text()}</style>")
 
     def draw(*cells: list[dict[str, Any]]) -> None:
         columns = [{"name": "Kernel", "numeric": False}, {"name": HOSTILE, "numeric": True}]

@@ -49,7 +49,7 @@ def test_the_wheel_claims_no_name_but_its_own(wheel: Path) -> None:
         "_bundled/app/main.py",
         "_bundled/app/icon.svg",
         "_bundled/app/components/static/kernel_table.js",
-        "_bundled/app/components/static/kernel_table.css",
+        "_bundled/app/components/static/tables.css",
         "_bundled/app/.streamlit/config.toml",
         "_bundled/pages/overview.py",
         "_bundled/docs/dashboard.md",

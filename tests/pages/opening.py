@@ -65,7 +65,7 @@ def listed(app: AppTest) -> list[dict[str, str]]:
     """The first list of kernels or entries on the page, a row each, as its component gets it."""
     told = next(one for one in components(app) if "rows" in one and "kind" not in one)
     names = [column["name"] for column in told["columns"]]
-    return [dict(zip(names, row["cells"], strict=True)) for row in told["rows"]]
+    return [dict(zip(names, [cell["text"] for cell in row["cells"]], strict=True)) for row in told["rows"]]
 
 
 def drawn(app: AppTest) -> list[dict[str, Any]]:

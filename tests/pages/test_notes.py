@@ -84,7 +84,7 @@ def test_a_note_that_was_changed_meanwhile_is_not_replaced(open_page: Open, comp
     assert [error.value for error in app.error] == ["The note was not saved."]
     next(field for field in app.text_input if field.label == "Note").set_value("both")
     sound(_press(app, "Save"))
-    assert admin.note_words(key) == "both"
+    assert admin.note_words(CacheKey(key)) == "both"
 
 
 def test_the_chosen_view_is_deleted_though_another_was_saved_meanwhile(open_page: Open, compiled_store: Path) -> None:

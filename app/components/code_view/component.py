@@ -6,18 +6,13 @@ would run a program given as text from a ``blob:`` address, and the page's conte
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
-from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
 
-from cache_engine._version import __version__
+from app.components import renderer
 from cache_engine.insight.linked.marks import Linked, Pane
-
-_FOLDER = Path(__file__).parent
-_PACKAGE, _COMPONENT, _BUILT = "gemm-cache", "code", "built"
 
 
 def show(code: Linked, name: str, *, key: str) -> None:
@@ -30,12 +25,7 @@ def show(code: Linked, name: str, *, key: str) -> None:
         st.text(note)
     if not code.panes:
         return
-    manager = get_bidi_component_manager()
-    full_name = f"{_PACKAGE}.{_COMPONENT}"
-    if manager.get_component_asset_root(full_name) is None:
-        component = ComponentConfig(_COMPONENT, _BUILT)
-        manager.register_from_manifest(ComponentManifest(_PACKAGE, __version__, [component]), _FOLDER)
-    draw = st.components.v2.component(full_name, js="code-*.js")
+    draw = renderer(get_bidi_component_manager(), "code", "code_view/built", "code-*.js", isolate_styles=True)
     draw(key=key, data=document(code, name))
 
 

@@ -1,7 +1,7 @@
 // A table of kernels, or of entries: real links, tick boxes, headers that sort, and columns that the reader chooses.
 //
 // data: name, columns: [{name, numeric, sort}], hidden: [names of columns],
-//       wanted: null or {generation, names}: columns to show in place of the reader's, rows: [{key, href, cells, titles}],
+//       wanted: null or {generation, names}: columns to show in place of the reader's, rows: [{key, href, cells: [{text, title}]}],
 //       picks: null or {generation, keys}, sorted: null or {by, ascending}, label
 // states: picked {generation, keys}, columns: null or [names] as the reader chose them; triggers: open KEY, sort {by, ascending}
 //
@@ -134,18 +134,18 @@ function line(data, state, columns, row) {
   const made = element("tr");
   if (data.picks) {
     const box = element("input", { type: "checkbox", checked: state.picked.has(row.key) });
-    box.setAttribute("aria-label", `Select ${row.cells[0]}`);
+    box.setAttribute("aria-label", `Select ${row.cells[0].text}`);
     box.dataset.focus = `pick ${row.key}`;
     box.onchange = () => state.tell.pick([row.key], box.checked);
     made.append(element("td", {}, box));
   }
   columns.forEach((column, at) => {
-    const index = data.columns.indexOf(column);
+    const { text, title } = row.cells[data.columns.indexOf(column)];
     const cell = element("td", { className: column.numeric ? "number" : "" });
-    if (row.titles[column.name]) cell.title = row.titles[column.name];
+    if (title) cell.title = title;
     // The first column is the link, whichever it is.
     if (at === 0) {
-      const link = element("a", { href: row.href }, row.cells[index]);
+      const link = element("a", { href: row.href }, text);
       link.dataset.focus = `open ${row.key}`;
       link.onclick = (event) => {
         // With these the browser opens a tab or a window, or saves the page.
@@ -154,7 +154,7 @@ function line(data, state, columns, row) {
         state.tell.open(row.key);
       };
       cell.append(link);
-    } else cell.append(row.cells[index]);
+    } else cell.append(text);
     made.append(cell);
   });
   return made;
