@@ -67,6 +67,7 @@ def click_first_key(page: Page) -> None:
 def take(page: Page, name: str) -> None:
     """Saves what the page shows now; raises ``AssertionError`` if that is an error."""
     # Not wait_for_function: the dashboard's content security policy forbids eval.
+    page.mouse.move(0, 0)  # figures show their buttons under the mouse
     for _ in range(2):  # a plot or table that comes late has a placeholder too
         expect(page.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=60_000)
         expect(page.get_by_test_id("stSkeleton")).to_have_count(0, timeout=60_000)
