@@ -1,4 +1,4 @@
-"""The predicted costs of one pass of a whole model, as tables and tiles."""
+"""The predicted costs of one pass of a whole model, as tables and as the dashboard's number tiles."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _state_words(farm: Farm) -> str:
 
 
 def watcher() -> Watcher:
-    """What reads the state of the farm in the settings, for all readers."""
+    """The reader of the state of the farm in the settings, which all visitors share."""
     settings = context.cache().settings
     return _watcher(str(settings.broker), settings.remote)
 

@@ -1,4 +1,4 @@
-"""The verb ``sql``: one query on the index, read only; alone, the tables that it can ask."""
+"""The verb ``sql``: one query on the index, read only; without a query, the tables that it can ask."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WIDEST = 60
 @json_option
 @click.pass_obj
 def sql_verb(settings: Settings, /, query: str | None, form: str, limit: int, as_json: bool) -> None:
-    """Ask the index with SQL; alone, list its tables.
+    """Ask the index with SQL; without QUERY, list its tables.
 
     The index is a copy in DuckDB of what the store's files say: kernels, their use, events, timings, demand, and
     entries of other frameworks' caches. A query can only read it. It opens no file and no network, and ends after 20 s

@@ -158,9 +158,10 @@ def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -
 
 
 def _names(texts: bytes) -> Callable[[int], bytes]:
-    """A function that returns the name at a position; empty if the name has no end.
+    """A function that returns the name at a position of the string table ``texts``; empty if the name has no end.
 
-    The total length of all names is limited, because names may overlap.
+    The function raises ``ValueError`` if the names that it has returned are too long together: as names may overlap, a
+    small file can have many long ones.
     """
     left = _MOST_LETTERS
 

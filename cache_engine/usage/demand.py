@@ -43,7 +43,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
-    """How often one m was asked for; older requests count less.
+    """The number of requests for one m; older requests count less.
 
     Attributes:
         weight: the number of requests, or more, but never less; it is more by at most ``error``.
