@@ -31,10 +31,13 @@ MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
 def chosen_now(name: str = "") -> None:
-    """Puts a changed filter into the address, from which the page reads it; the new list starts at its first page."""
+    """Puts a changed filter into the address, from which the page reads it; the new list starts at its first page.
+
+    A widget that a quick reader has left meanwhile has no value any more.
+    """
     if name != "page":
         st.query_params.pop("page", None)
-    if name:
+    if name and name in st.session_state:
         value = st.session_state[name]
         st.query_params[name] = value if isinstance(value, list) else str(value).lower()
 

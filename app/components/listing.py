@@ -138,14 +138,14 @@ def linked_list(
 
 def _note_click(key: str) -> None:
     """Remembers the clicked row: in a callback, Streamlit cannot go to another page yet."""
-    row = st.session_state[_name(key)].get("open")
+    row = st.session_state.get(_name(key), {}).get("open")
     if row:
         st.session_state[_CLICKED + key] = str(row)
 
 
 def _sort(key: str) -> None:
     """Puts a sort order into the address. The sorted list starts at its first page."""
-    if order := st.session_state[_name(key)].get("sort"):
+    if order := st.session_state.get(_name(key), {}).get("sort"):
         st.session_state["page"] = 1
         st.query_params.pop("page", None)
         st.query_params.update({"sort": str(order["by"]), "asc": str(order["ascending"]).lower()})

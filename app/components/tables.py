@@ -103,7 +103,7 @@ def draw_cells(
 
 def _choose(key: str, links: Collection[str]) -> None:
     """Gives this page those parameters of a link that no widget has. Called before the page is drawn."""
-    link = st.session_state[key].open
+    link = st.session_state[key].open if key in st.session_state else ""  # gone where a quick reader has left the table
     for name, values in parse_qs(link.partition("?")[2]).items() if link in links else ():
         if name not in st.session_state:
             st.query_params[name] = values
