@@ -119,7 +119,7 @@ def draw_cleaning(permitted: bool) -> None:
 
 
 def known() -> list[Row]:
-    """The directories that were scanned, as rows of the index; if there is none, the page says so."""
+    """The directories that were scanned, as rows of the index; without one, the page says so."""
     scan.look()
     places = context.ask(queries.places)
     if not places and not scan.scanner().runs:

@@ -17,7 +17,7 @@ from cache_engine.units import counted
 
 
 def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
-    """The entry that the page's address names, from the index; ``None``, after showing an error, if there is none."""
+    """The entry that the page's address names, from the index. ``None`` after an error was shown."""
     address = Address.of(st.query_params.get(cache, ""), st.query_params.get(entry, ""))
     found = context.ask(queries.entry, address.place, address.id)
     if found is None:  # as where a link is opened before anything was scanned

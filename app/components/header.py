@@ -75,7 +75,7 @@ def export_button(name: str, make: Callable[[], Report], *, key: str, type: Any 
 
 
 def as_command(page: str) -> tuple[str, ...] | None:
-    """The arguments of the command that prints what the page of this title shows now; ``None`` if there is none."""
+    """The arguments of the command that prints the same as the page of this title; ``None`` if no command does."""
     return equal(page, _values(), local_arch() or context.cache().settings.default_arch)
 
 

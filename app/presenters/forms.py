@@ -29,7 +29,7 @@ OWN_TABLE = "CSV file"
 """The choice, among the models, of a table of shapes that the reader uploads."""
 STDIN = "/dev/stdin"
 PREFIX = "s_"
-"""What the name of every field begins with in addresses and the session."""
+"""The beginning of every field's name in addresses and the session."""
 LONGEST_TEXT = 200
 _MOST_DIGITS = 20
 

@@ -149,7 +149,7 @@ def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
 
 
 def within(steps: Sequence[int], first: str, last: str) -> tuple[int, int]:
-    """The earliest and the latest of the steps between two times of an address; all steps if there is none.
+    """The earliest and the latest of the steps between two times of an address; without such steps, of all steps.
 
     Args:
         first, last: seconds since 1970, as text from the address; any other text is no limit.

@@ -116,7 +116,7 @@ def disk_check(free_bytes: int) -> Check:
 
 
 def gpu_check(device: DeviceFingerprint | str) -> Check:
-    """The check of the local GPU: its target and memory, or why there is none."""
+    """The check of the local GPU: its target and memory, or the reason why no GPU can be used."""
     if isinstance(device, str):
         return Check("GPU", PLAIN, f"No GPU found ({device}). Only running and timing kernels needs one.")
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)

@@ -100,7 +100,7 @@ def matching(rows: Iterable[Row], text: str) -> list[Row]:
 
 
 def _test(word: str) -> Callable[[Row], bool]:
-    """A function that tells whether a row has a word."""
+    """A function that returns whether a row has a word."""
     sizes = word.split("x")
     if len(sizes) > 1 and all(size.isdigit() or size in ("", "*") for size in sizes):
         asked = [(name, size) for name, size in zip("mnk", sizes, strict=False) if size not in ("", "*")]

@@ -18,7 +18,7 @@ from cache_engine.store.notes import MOST_LETTERS, MOST_NAME, TAG, Note, View
 LIST = "kernels"
 _DRAWN = "note that was drawn"
 PARAMETERS = (*FACET_LABELS, "sort", "asc")
-"""The parameters of an address that a view saves, beside the words of the search."""
+"""The parameters of an address that a view saves, in addition to the words of the search."""
 
 
 def show(key: CacheKey) -> None:

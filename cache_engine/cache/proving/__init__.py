@@ -177,7 +177,7 @@ class Proofs:
                 self._prove(every[:: -(-len(every) // _MOST_AHEAD)], waits=True)
 
     def _candidate(self, asked: Request) -> _Candidate | None:
-        """The request with a family that this GPU must prove first; ``None`` if there is none, or nothing runs here."""
+        """The request with a family that this GPU must prove first; ``None`` without such a family or a GPU."""
         selected, exact = self._cache.selector.select(*asked), self._cache.exact_kernels.measured(asked)
         selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
         plain = None if selection is None else self._plain(asked, selection)
