@@ -19,7 +19,7 @@ from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
 LIST_PARAMETERS = ("view", "q", "text", "words", "kind", "state", *FACETS, "sort", "asc", "page")
-SEARCHED = "text searched for last"
+SEARCHED = "search field drawn last, and its text"
 """The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"

@@ -30,16 +30,18 @@ SHARED = ("arch", "kind", "state", "sort", "asc", "page")
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
-def chosen_now(name: str = "") -> None:
-    """Puts a changed filter into the address, from which the page reads it; the new list starts at its first page.
+def chosen_now(*others: str) -> None:
+    """Puts the filters into the address, from which the page reads them; a new list starts at its first page.
 
-    A widget that a quick reader has left meanwhile has no value any more.
+    All of them, as a quick reader's browser may not have those of the last change yet. A widget that the reader has
+    left meanwhile has no value any more.
     """
-    if name != "page":
+    if "page" not in others:
         st.query_params.pop("page", None)
-    if name and name in st.session_state:
-        value = st.session_state[name]
-        st.query_params[name] = value if isinstance(value, list) else str(value).lower()
+    for name in (*FACET_LABELS, *others):
+        if name in st.session_state:
+            value = st.session_state[name]
+            st.query_params[name] = value if isinstance(value, list) else str(value)
 
 
 def clear() -> None:
@@ -108,7 +110,9 @@ def change_view() -> None:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)
     st.query_params.pop("text", None)
-    st.session_state["q"] = st.session_state["words"] = st.session_state.get(widgets.SEARCHED) or ""
+    field, text = st.session_state.get(widgets.SEARCHED, ("", ""))
+    text = st.session_state.get(field, text) or ""  # the field is newer where a quick reader typed into it just now
+    st.session_state["q"] = st.session_state["words"] = text
 
 
 cache = context.cache()
@@ -160,7 +164,8 @@ with again:
     )
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
-text = st.session_state[widgets.SEARCHED] = entered or ""
+text = entered or ""
+st.session_state[widgets.SEARCHED] = "q", text
 refusal = ""
 try:
     wanted = kernel_filter(text, chosen)
@@ -188,7 +193,6 @@ for column, (facet, label) in zip(columns, FACET_LABELS.items(), strict=True):
         format_func=called.__getitem__,
         key=facet,
         on_change=chosen_now,
-        args=(facet,),
         wrap=False,  # else a field is taller with the focus than without, and a click below it misses
         placeholder=label,
         label_visibility="collapsed",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing of the user who runs the tests is seen by them; processes of pytest-xdist do this each for itself."""
     is_worker = hasattr(config, "workerinput")
+    get_temp_dir()  # once for the process: inside a test's folder, its sockets would have names that are too long
     if is_worker or config.getoption("dist", "no") == "no":
         folder: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         isolation.isolate(folder.parent if is_worker else folder)

@@ -39,7 +39,7 @@ def draw(kind: str | None) -> None:
         st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)
     picked = tuple(map(Address.parse, listing.picked(_LIST)))
     wanted = chosen(kind)
-    st.session_state[widgets.SEARCHED], st.session_state[KIND] = wanted.text, kind
+    st.session_state[widgets.SEARCHED], st.session_state[KIND] = ("words", wanted.text), kind
     asked = st.query_params
     sort = asked["sort"] if asked.get("sort") in queries.SORTS else next(iter(queries.SORTS))
     ascending = asked.get("asc") == "true"

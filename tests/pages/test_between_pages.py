@@ -149,3 +149,34 @@ def test_a_kernels_page_leads_to_the_form_with_all_its_values(
     assert app.text_input(key="s_config").value == str(record.config)
     if label == "Open in Compile":
         assert f"{record.name}, by {record.compiler}: cached" in [text.value for text in app.text]
+
+
+def test_a_quick_reader_loses_no_value_typed_before(open_page: Open, compiled_store: Path) -> None:
+    """The browser sends each change with its address, which may not have the values of the change before yet."""
+    app = sound(open_page(compiled_store, "compile"))
+    app.number_input(key="s_n").set_value(96)
+    sound(app.run())
+    app.query_params.clear()
+    app.number_input(key="s_k").set_value(64)
+    sound(app.run())
+    app.query_params.clear()
+    next(one for one in app.button if one.label == "Explain the miss").click()
+    sound(app.run())
+    assert [app.number_input(key=key).value for key in ("s_n", "s_k")] == [96, 64]
+    assert app.query_params["s_n"] == "96"
+    app.query_params.clear()  # the reader went back
+    sound(app.run())
+    assert app.number_input(key="s_n").value != 96
+
+
+def test_a_quick_reader_loses_no_filter_and_no_search(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "kernels"))
+    app.multiselect(key="arch").set_value(["sm_90"])
+    sound(app.run())
+    app.query_params.clear()
+    app.text_input(key="q").set_value("fp16")
+    sound(app.run())
+    assert app.multiselect(key="arch").value == ["sm_90"]
+    app.text_input(key="q").set_value("hopper")
+    app.segmented_control(key="view").set_value("Other frameworks")
+    assert sound(app.run()).session_state["words"] == "hopper"
