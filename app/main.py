@@ -56,6 +56,7 @@ page = st.navigation(
     position="top",
 )
 st.set_page_config(page_title=f"{page.title} · gemm-cache")
+widgets.renew_address()
 notice, asked = st.empty(), widgets.address()
 context.forget_ahead()
 try:
@@ -76,4 +77,6 @@ try:
             header.draw(page.title)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))
+finally:
+    widgets.remember_address()
 imports.page_is_drawn()

@@ -6,10 +6,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.errors import StreamlitAPIException
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from app import context
 from app.addresses import OLD_TABS, STORAGE, tab_address
@@ -22,7 +25,7 @@ LIST_PARAMETERS = ("view", "q", "text", "words", "kind", "state", *FACETS, "sort
 SEARCHED = "search field drawn last, and its text"
 """The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
-_ACCEPTED, _OPENED = "old values in the address", "page opened last"
+_ACCEPTED, _OPENED, _DRAWN = "old values in the address", "page opened last", "address drawn last"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 _PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
 
@@ -141,6 +144,35 @@ def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
 def address() -> dict[str, list[str]]:
     """The parameters of the address as the reader or a link gave them. Call this before the page is drawn."""
     return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def remember_address() -> None:
+    """Stores the address that the page has now, for ``renew_address``."""
+    run = get_script_run_ctx()
+    st.session_state[_DRAWN] = run and run.page_script_hash, address()
+
+
+def renew_address() -> None:
+    """Gives the page the address that it was last drawn with, if the reader has used a widget since, and once for that.
+
+    The request of a widget comes with the browser's address, which may be the one before the last that a page wrote: a
+    quick reader would lose a choice, or delete by another rule than the one shown. A callback that writes the address
+    calls this first; for other widgets ``app.main`` does.
+    """
+    run = get_script_run_ctx()
+    page, drawn = st.session_state.pop(_DRAWN, (None, {}))
+    if run is None or run.page_script_hash != page or run.is_history_navigation:
+        return
+    state = run.session_state._state  # noqa: SLF001 (nothing public tells the use of a widget from a link to the page)
+    if not any(map(state._widget_changed, state._new_widget_state)):  # noqa: SLF001
+        return
+    sent = address()
+    for name in drawn.keys() | sent.keys():
+        with suppress(StreamlitAPIException):  # of a parameter that is bound to a widget, whose value is newer anyway
+            if name not in drawn:
+                del st.query_params[name]
+            elif drawn[name] != sent.get(name):
+                st.query_params[name] = drawn[name]
 
 
 def is_just_opened(page: str) -> bool:

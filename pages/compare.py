@@ -40,6 +40,13 @@ def put(keys: list[str]) -> None:
     st.query_params.update(compare_address(keys))
 
 
+def rechosen() -> None:
+    """Writes the kernels in the field into the address. The field is gone where a quick reader has left the page."""
+    widgets.renew_address()
+    if "compared" in st.session_state:
+        put(st.session_state["compared"])
+
+
 def chosen(keys: list[str]) -> list[Stored]:
     """Draws the compared kernels as a field to add and remove them, and what is wrong; returns those of the store."""
     found: dict[str, Stored] = {}
@@ -62,7 +69,7 @@ def chosen(keys: list[str]) -> list[Stored]:
         options,
         format_func=lambda key: called.get(key, key),
         key="compared",
-        on_change=lambda: put(st.session_state["compared"]),
+        on_change=rechosen,
         max_selections=MOST_COMPARED,
         accept_new_options=True,
         placeholder="Type a key (a prefix is enough)",

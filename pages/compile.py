@@ -46,13 +46,6 @@ def start(verb: str, form: Sequence[forms.Field], values: Row, given: bytes = b"
         st.rerun()
 
 
-def start_button(label: str, possible: bool = True) -> bool:
-    """Draws the button that starts a job; returns whether the reader pressed it."""
-    may = may_store and possible
-    icon = ":material/play_arrow:"
-    return st.button(label, type="primary", icon=icon, on_click=problem_form.acted, disabled=not may)
-
-
 def answered(ask: Callable[[], _T]) -> _T | None:
     """The result of ``ask``; ``None``, after showing the error, if ``ask`` raised one."""
     try:
@@ -68,7 +61,7 @@ def one_shape(form: Sequence[forms.Field]) -> None:
     """Draws the form of a single shape, its predicted time, and the button that compiles it."""
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = problem_form.fill_in(form)
-    asked = start_button("Compile")
+    asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     here = is_here(values["arch"])
     selection = answered(lambda: cache.select(forms.problem_of(values), **forms.choice_of(values)))
     if selection is None:
@@ -76,7 +69,7 @@ def one_shape(form: Sequence[forms.Field]) -> None:
     problem = forms.problem_of(values)
     cached = stored(cache, [selection.key])
     st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
-    if not cached and st.button("Explain the miss", icon=":material/help:", on_click=problem_form.acted):
+    if not cached and st.button("Explain the miss", icon=":material/help:"):
         choice = forms.choice_of(values) | {"compiler": selection.compiler.name}
         job_view.draw_miss(explained(explain(cache, problem, **choice)))
     if asked:
@@ -123,7 +116,7 @@ def tuning(form: Sequence[forms.Field]) -> None:
     st.caption("Compiles the configs with the best predictions, verifies and times each, and stores the timings.")
     values = problem_form.fill_in(form)
     here = is_here(values["arch"])
-    asked = start_button("Tune", here)
+    asked = st.button("Tune", type="primary", icon=":material/play_arrow:", disabled=not (may_store and here))
     if not here:
         st.info(
             f"Tuning needs a GPU for {values['arch']}, and there is none here ({no_gpu()}). These configs would be "
@@ -170,7 +163,7 @@ def table(form: Sequence[forms.Field]) -> None:
     except GemmCacheError as error:
         widgets.problem("Unreadable table.", str(error))
         return
-    asked = start_button("Compile missing kernels")
+    asked = st.button("Compile missing kernels", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     if not values["arch"]:
         st.info("Select at least one target.")
         return
@@ -226,7 +219,7 @@ problem_form.follow("Compile", *every_form.values())
 job = shown_job()
 may_store = widgets.may_store()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE, "Farm": ONE})
-what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True, on_change=problem_form.acted)
+what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True)
 {ONE: one_shape, TABLE: table, TUNE: tuning}[what](every_form[what])
 missing = context.missing_compilers()
 if missing:

@@ -30,22 +30,22 @@ SHARED = ("arch", "kind", "state", "sort", "asc", "page")
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
-def chosen_now(*others: str) -> None:
-    """Puts the filters into the address, from which the page reads them; a new list starts at its first page.
+def chosen_now(name: str = "") -> None:
+    """Puts a changed filter into the address, from which the page reads it; the new list starts at its first page.
 
-    All of them, as a quick reader's browser may not have those of the last change yet. A widget that the reader has
-    left meanwhile has no value any more.
+    A widget that a quick reader has left meanwhile has no value any more.
     """
-    if "page" not in others:
+    widgets.renew_address()
+    if name != "page":
         st.query_params.pop("page", None)
-    for name in (*FACET_LABELS, *others):
-        if name in st.session_state:
-            value = st.session_state[name]
-            st.query_params[name] = value if isinstance(value, list) else str(value)
+    if name and name in st.session_state:
+        value = st.session_state[name]
+        st.query_params[name] = value if isinstance(value, list) else str(value)
 
 
 def clear() -> None:
     """Shows all kernels again."""
+    widgets.renew_address()
     st.query_params.clear()
     st.session_state["q"] = ""
 
@@ -106,6 +106,7 @@ def matches(search: str) -> int:
 
 def change_view() -> None:
     """Forgets the filters of the view shown before, as another has other choices; both searches have the same text."""
+    widgets.renew_address()
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)
@@ -193,6 +194,7 @@ for column, (facet, label) in zip(columns, FACET_LABELS.items(), strict=True):
         format_func=called.__getitem__,
         key=facet,
         on_change=chosen_now,
+        args=(facet,),
         wrap=False,  # else a field is taller with the focus than without, and a click below it misses
         placeholder=label,
         label_visibility="collapsed",

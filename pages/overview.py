@@ -175,6 +175,7 @@ def period(name: str, span: Span) -> overview.ShownPeriod:
 
 def keep_part(key: str, first: int, last: int) -> None:
     """Writes the chosen part of the time range into the address; nothing for all of it."""
+    widgets.renew_address()
     ends = first, last
     for name, chosen, end in zip(("from", "to"), st.session_state.get(key, ends), ends, strict=True):
         if chosen != end:

@@ -279,11 +279,9 @@ widgets.accept_old_link("e_kind", old_kinds)
 if st.query_params.get("e_kind") in (MEASURED, KEPT):  # they stood beside the others once
     st.query_params["e_more"] = st.session_state["e_more"] = st.query_params["e_kind"]
     widgets.accept_old_link("e_kind", dict.fromkeys((MEASURED, KEPT), MORE))
-kind = widgets.choose_one("Show", [ONE, MODEL, MORE], ONE, key="e_kind", hidden=True, on_change=problem_form.acted)
+kind = widgets.choose_one("Show", [ONE, MODEL, MORE], ONE, key="e_kind", hidden=True)
 if kind == MORE:
-    kind = widgets.choose_one(
-        "More", [MEASURED, KEPT], MEASURED, key="e_more", hidden=True, on_change=problem_form.acted
-    )
+    kind = widgets.choose_one("More", [MEASURED, KEPT], MEASURED, key="e_more", hidden=True)
 if kind == MEASURED:
     measured_latencies()
 elif kind == KEPT:

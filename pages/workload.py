@@ -112,6 +112,7 @@ def most_asked(of: tuple[object, ...], _found: Demand) -> tuple[list[list[WorkCe
 
 def show_model(name: str) -> None:
     """Chooses a model: no link does, because widgets keep their values while the page stays the same."""
+    widgets.renew_address()
     st.session_state["part"] = OF_A_MODEL
     st.session_state["model"] = st.query_params["model"] = name
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import streamlit as st
@@ -40,8 +41,9 @@ FEW = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The store's kernels and leftover files when a preview was made; every rule is applied to this state."""
+    """A store's kernels and leftover files when a preview was made; every rule is applied to this state."""
 
+    store: Path
     entries: Survey
     leftovers: list[Leftover]
 
@@ -144,7 +146,8 @@ def confirm(count: int, what: str, permitted: bool, delete: Callable[[str, Progr
         st.info("Nothing to delete.", icon=":material/check:")
         return
     confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm", permitted=permitted)
-    if not st.button(f"Delete {what}", type="primary", icon=":material/delete:", disabled=not confirmed):
+    asked = st.button(f"Delete {what}", type="primary", icon=":material/delete:", disabled=not confirmed)
+    if not (asked and confirmed):  # what a quick reader pressed may be the button of the rule before
         return
     bar = st.progress(0.0, "Deleting…")
 
@@ -178,6 +181,9 @@ def _preview(limits: Limits) -> Preview | None:
     """
     kept: Preview | None = st.session_state.get(_PLANNED)
     seen: Seen | None = st.session_state.get(_SEEN)
+    root = context.cache().layout.root
+    if seen is not None and seen.store != root:  # the reader has switched to another store
+        kept = seen = None
     count: int | None = _of_index(lambda: context.ask(queries.overview)["entries"], None)
     few = count is not None and count <= FEW
     if seen is None and not few:
@@ -193,9 +199,8 @@ def _preview(limits: Limits) -> Preview | None:
             return None
     if asked or seen is None or few:
         with st.spinner("Looking at the files…", show_time=True):
-            seen = st.session_state[_SEEN] = Seen(
-                context.cache().admin.survey(), context.cache().admin.find_leftovers()
-            )
+            admin = context.cache().admin
+            seen = st.session_state[_SEEN] = Seen(root, admin.survey(), admin.find_leftovers())
     plan = _plan(limits, seen.entries)
     keys = [victim.key for victim in plan.victims]
     by_arch: list[Row] = _of_index(lambda: context.cache().query(queries.sums_by_arch, keys), [])

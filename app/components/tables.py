@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import streamlit as st
 
-from app import context
+from app import context, widgets
 from app.components import mount
 from app.presenters.admin import ARCHS
 from app.presenters.columns import Column, Kind, cells, csv_text, rows_of
@@ -103,6 +103,7 @@ def draw_cells(
 
 def _choose(key: str, links: Collection[str]) -> None:
     """Gives this page those parameters of a link that no widget has. Called before the page is drawn."""
+    widgets.renew_address()
     link = st.session_state[key].open if key in st.session_state else ""  # gone where a quick reader has left the table
     for name, values in parse_qs(link.partition("?")[2]).items() if link in links else ():
         if name not in st.session_state:

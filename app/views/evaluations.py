@@ -107,7 +107,6 @@ def storing(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -
         "Store result",
         icon=":material/save:",
         key=f"e_store {chip.fingerprint()}",
-        on_click=problem_form.acted,
         disabled=bool(why_not),
         help=why_not or "As gemm-cache evaluate does, so that no program that uses this store searches for it again.",
     )

@@ -65,6 +65,7 @@ def switch() -> None:
 
 
 def _switched() -> None:
+    widgets.renew_address()
     st.query_params[context.STORE] = st.session_state[_SWITCH]
 
 

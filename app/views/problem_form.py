@@ -16,15 +16,7 @@ IN_A_ROW = 4
 
 
 _VALUES, _SET, _PAGE = "values of the form", "fields that have their values", "page of the form"
-_ADDRESS, _ACTED = "address of the form", "the reader used the form"
-
-
-def acted() -> None:
-    """The callback of each widget whose reader may be quicker than the browser's address.
-
-    The request that a widget sends has the browser's address, which may be the one before the last that a run wrote.
-    """
-    st.session_state[_ACTED] = True
+_ADDRESS = "address of the form"
 
 
 def follow(page: str, *every_form: Sequence[forms.Field]) -> None:
@@ -45,8 +37,7 @@ def follow(page: str, *every_form: Sequence[forms.Field]) -> None:
     if st.session_state.get(_PAGE) != page:
         st.session_state[_PAGE], st.session_state[_SET] = page, set()
     given, opened = _of_form(asked), widgets.is_just_opened(page)
-    quick = st.session_state.pop(_ACTED, False) and not opened
-    if quick or given == st.session_state.get(_ADDRESS):
+    if given == st.session_state.get(_ADDRESS):
         return
     st.session_state[_ADDRESS] = given  # once: what the reader types before the page is drawn to its end is newer
     for one in {one.key: one for form in every_form for one in form}.values():
@@ -119,7 +110,7 @@ def draw(one: forms.Field, place: DeltaGenerator) -> Any:
 
 
 def _drawn(one: forms.Field, place: DeltaGenerator) -> Any:
-    named: Any = {"key": one.key, "help": one.help, "on_change": acted}
+    named: Any = {"key": one.key, "help": one.help}
     if one.kind is forms.FieldKind.NUMBER:
         return place.number_input(one.label, 1, one.most, **named)
     if one.kind is forms.FieldKind.TEXT:

@@ -57,12 +57,15 @@ def draw() -> None:
 
 
 def _open(query: str) -> None:
+    widgets.renew_address()
     st.session_state["view"] = SQL
     st.query_params["sql"] = query
 
 
 def _typed() -> None:
-    st.query_params["sql"] = st.session_state["sql"] or ""
+    widgets.renew_address()
+    if "sql" in st.session_state:  # not where a quick reader has left the page
+        st.query_params["sql"] = st.session_state["sql"] or ""
 
 
 def _draw_answer(query: str, answer: Answer) -> None:

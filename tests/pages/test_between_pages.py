@@ -180,3 +180,29 @@ def test_a_quick_reader_loses_no_filter_and_no_search(open_page: Open, compiled_
     app.text_input(key="q").set_value("hopper")
     app.segmented_control(key="view").set_value("Other frameworks")
     assert sound(app.run()).session_state["words"] == "hopper"
+
+
+def test_a_quick_reader_deletes_by_the_rule_that_is_shown(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin"))
+    app.radio(key="rule").set_value("all")
+    sound(app.run())
+    app.query_params.clear()
+    app.text_input(key="confirm").set_value("4")
+    assert sound(app.run()).radio(key="rule").value == "all"
+    app.query_params.clear()
+    next(one for one in app.button if one.label == "Delete 4 kernels").click()
+    assert sound(app.run()).success[0].value.startswith("Deleted 4 kernels")
+    app.query_params.clear()  # the reader went back
+    assert sound(app.run()).radio(key="rule").value != "all"
+
+
+def test_a_quick_reader_keeps_the_part_of_the_time_range(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    first, last = app.select_slider[0].value
+    part = (first + 6 * 3600, last)
+    app.select_slider[0].set_value(part)
+    sound(app.run())
+    app.query_params.clear()
+    next(one for one in app.button if one.label == "Search").click()
+    assert sound(app.run()).select_slider[0].value == part
+    assert app.query_params["from"] == str(part[0])

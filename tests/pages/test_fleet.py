@@ -49,6 +49,26 @@ def test_the_switch_shows_another_store_and_its_address_is_a_link(open_page: Ope
     assert _store(app) == ""
 
 
+def test_a_quick_reader_deletes_from_the_store_that_is_shown(
+    open_page: Open, compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both stores have the same kernels, one of them one more."""
+    other = Path(shutil.copytree(compiled_store, tmp_path / "other"))
+    key = next(iter(make_store(other).keys()))
+    next((other / "metadata").rglob(f"{key}*")).unlink()
+    monkeypatch.setenv("GEMM_CACHE_STORES", str(other))
+    app = sound(open_page(compiled_store, "admin", rule="all"))
+    assert [one.label for one in app.button if one.label.startswith("Delete")] == ["Delete 4 kernels"]
+    app.text_input(key="confirm").set_value("4").run()
+    app.selectbox[0].select("other").run()
+    assert [one.label for one in sound(app).button if one.label.startswith("Delete")] == ["Delete 3 kernels"]
+    app.selectbox[0].select("compiled").run()
+    app.query_params["store"] = "other"  # the browser has not heard of the switch yet
+    app.text_input(key="confirm").set_value("4").run()
+    assert [one.label for one in sound(app).button if one.label.startswith("Delete")] == ["Delete 4 kernels"]
+    assert _store(app) == ""
+
+
 def test_a_link_names_a_store(open_page: Open, fleet: dict[str, Path]) -> None:
     assert _kernels(open_page(fleet["north"], "overview", store="south")) == "2"
     app = open_page(fleet["north"], "overview", store="../../etc")
