@@ -7,7 +7,7 @@ choice of a config does not: docs/decisions/0024.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -148,14 +148,12 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
         """Of the configs within ``STEADY`` of the fewest cycles, the one that is fastest by an A100's rates."""
         most = min(predicted, key=CYCLES)[0] * (1 + STEADY)
         near = [one for one in predicted if one[0] <= most]
-        by_a100 = self.by_a100(k, near) if len(near) > 1 else [0.0]
-        _, candidate, _, split = near[by_a100.index(min(by_a100))]
+        if len(near) > 1:
+            sms = self.sms
+            by_a100 = [cycles_of(one.by_a100 or one, tiles, k, sms, split) for _, one, tiles, split in near]
+            near = [near[by_a100.index(min(by_a100))]]
+        _, candidate, _, split = near[0]
         return split_config(candidate.config, split)
-
-    def by_a100(self, k: int, some: Iterable[Predicted]) -> list[float]:
-        """The cycles predicted by an A100's rates for each of ``some``, in the same order."""
-        sms = self.sms
-        return [cycles_of(one.by_a100 or one, tiles, k, sms, split) for _, one, tiles, split in some]
 
 
 def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) -> float:

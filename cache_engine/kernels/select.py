@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from math import gcd
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
@@ -21,7 +22,6 @@ from cache_engine.kernels.prediction import (
     CYCLES,
     NOT_HIDDEN,
     STEADY,
-    Candidate,
     Candidates,
     Predicted,
     candidate_of,
@@ -247,10 +247,9 @@ def turning_points(
     Use it for specialisations whose config is chosen for m itself.
 
     The result is exact, without trying each m. A candidate's prediction depends on m only through its rows of tiles,
-    ceil(m / block_m): tiles, waves and slices follow from these (``Candidates.add``). Let ``step`` be a number
-    that divides block_m. Then ceil(m / block_m) is one number for all m from j * step + 1 to (j + 1) * step. With a
-    step that divides the block_m of every candidate, all predictions are the same over such a stretch, and so is their
-    minimum. So it is enough to compute once for each stretch, and for a candidate only where its rows of tiles change.
+    ceil(m / block_m): tiles, waves and slices follow from these (``Candidates.add``). Over the rows of the tallest tile
+    most candidates can have no choice, as in ``Candidates.predicted``. The others' predictions, and so their minimum,
+    are the same from one multiple of the greatest common divisor of their block_m to the next.
 
     Raises:
         InvalidProblem, UsageError: as ``choose``.
@@ -270,30 +269,24 @@ def _turning_points(
     family: str, problem: GemmProblem, target: Architecture, last: int, factors: Factors
 ) -> tuple[int, ...]:
     among = _candidates(FAMILIES[family], problem, target, factors)
-    candidates, step = among.members, among.steps[0]
-    # Candidates, with their positions, by the number of stretches over which their rows of tiles stay the same. Between
-    # equal predictions, the position decides.
-    by_height: dict[int, list[tuple[int, Candidate, int]]] = {}
-    for position, candidate in enumerate(candidates):
-        columns = -(-problem.n // candidate.block_n) * problem.batch
-        by_height.setdefault(candidate.block_m // step, []).append((position, candidate, columns))
-    predicted: list[list[Predicted]] = [[]] * len(candidates)
+    n, k, batch = problem.n, problem.k, problem.batch
+    columns = {block_n: -(-n // block_n) * batch for _, block_n, *_ in among.by_tile}
+    tallest = max(block_m for block_m, *_ in among.by_tile)
     points: list[int] = []
     chosen = None
-    first = (problem.m - 1) // step
-    for stretch in range(first, (last - 1) // step + 1):
-        for height, members in by_height.items():
-            if stretch % height and stretch != first:
-                continue
-            for position, candidate, columns in members:
-                tiles = (stretch // height + 1) * columns
-                predicted[position] = []
-                among.add(predicted[position], (candidate,), tiles, problem.k)
-        most = min(cycles for each in predicted for cycles, *_ in each) * (1 + STEADY)
-        near = [(position, one) for position, each in enumerate(predicted) for one in each if one[0] <= most]
-        by_a100 = among.by_a100(problem.k, (one for _, one in near))
-        best = min((cycles, position, one[-1]) for cycles, (position, one) in zip(by_a100, near, strict=True))[1:]
-        if best != chosen:
-            points.append(max(problem.m, stretch * step + 1))
-            chosen = best
+    for begin in range((problem.m - 1) // tallest * tallest, last, tallest):
+        # Up to there no choice has more cycles than ``most``: without slices, a prediction never falls as m grows.
+        at_end = among.predicted(begin + tallest, n, k, batch, 0.0)
+        most = min(cycles for cycles, *_, slices in at_end if slices == 1) * (1 + STEADY)
+        work = max(begin + 1, problem.m) * n * k * batch / among.sms
+        tiles = [tile for tile in among.by_tile if work * tile[-1] <= most]
+        step = gcd(*(block_m for block_m, *_ in tiles))
+        for m in range(max(begin, problem.m - 1) // step * step, min(begin + tallest, last), step):
+            found: list[Predicted] = []
+            for block_m, block_n, members, _ in tiles:
+                among.add(found, members, -(-(m + step) // block_m) * columns[block_n], k)
+            best = among.steadiest(found, k)
+            if best != chosen:
+                points.append(max(problem.m, m + 1))
+                chosen = best
     return tuple(points)
