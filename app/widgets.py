@@ -249,21 +249,6 @@ def open_kernel(key: str) -> NoReturn:
     st.switch_page("../pages/kernel.py", query_params={"key": key, **_list_address()})
 
 
-def follow_old_link() -> None:
-    """Goes to the kernel that an old address of the list names: in older versions, list and kernel were one page.
-
-    When the reader goes back from a kernel, Streamlit writes the kernel's key into the list's address. This function
-    then removes the key, because a copy of the address would open the kernel.
-    """
-    if "key" not in st.query_params:
-        return
-    if _RESULTS in st.session_state:
-        del st.query_params["key"]
-    else:
-        remember_results()
-        open_kernel(st.query_params["key"])
-
-
 def departed(key: str) -> Departure | None:
     """Shows when and why a kernel left the store; returns ``None`` if the store does not know.
 
