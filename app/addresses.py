@@ -23,8 +23,8 @@ STORAGE: Mapping[str, tuple[str, ...]] = {
 }
 """The parts of the page Storage, by name, each with the names of its tabs."""
 OLD_TABS = {
-    "Mirror": "Index", "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories",
-    "Decisions": "Log", "Audit log": "Log",
+    "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories", "Decisions": "Log",
+    "Audit log": "Log",
 }  # fmt: skip
 """For each name of a tab in an earlier version: its present name."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
@@ -39,8 +39,6 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
     kept = dict(asked)
     if page == "caches":
         return _of_caches(kept)
-    if page == "architectures" and {"model", "dtype", "archs"} & set(kept):  # coverage was a part of it once
-        page = "coverage"
     return {
         "admin": _of_storage(kept),
         "architectures": ("kernels", {**kept, "view": [BY_TARGET]}),

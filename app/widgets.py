@@ -163,8 +163,12 @@ def renew_address() -> None:
     page, drawn = st.session_state.pop(_DRAWN, (None, {}))
     if run is None or run.page_script_hash != page or run.is_history_navigation:
         return
-    state = run.session_state._state  # noqa: SLF001 (nothing public tells the use of a widget from a link to the page)
-    if not any(map(state._widget_changed, state._new_widget_state)):  # noqa: SLF001
+    try:  # nothing public tells the use of a widget from a link to the page
+        state = run.session_state._state  # noqa: SLF001
+        used = any(map(state._widget_changed, state._new_widget_state))  # noqa: SLF001
+    except AttributeError:  # of a later Streamlit: then the browser's address counts
+        used = False
+    if not used:
         return
     sent = address()
     for name in drawn.keys() | sent.keys():
@@ -279,21 +283,6 @@ def open_kernel(key: str) -> NoReturn:
     the browser's "back" shows the list unchanged.
     """
     st.switch_page("../pages/kernel.py", query_params={"key": key, **_list_address()})
-
-
-def follow_old_link() -> None:
-    """Goes to the kernel that an old address of the list names: in older versions, list and kernel were one page.
-
-    When the reader goes back from a kernel, Streamlit writes the kernel's key into the list's address. This function
-    then removes the key, because a copy of the address would open the kernel.
-    """
-    if "key" not in st.query_params:
-        return
-    if _RESULTS in st.session_state:
-        del st.query_params["key"]
-    else:
-        remember_results()
-        open_kernel(st.query_params["key"])
 
 
 def departed(key: str) -> Departure | None:

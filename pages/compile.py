@@ -218,7 +218,6 @@ every_form = {
 problem_form.follow("Compile", *every_form.values())
 job = shown_job()
 may_store = widgets.may_store()
-widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE, "Farm": ONE})
 what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True)
 {ONE: one_shape, TABLE: table, TUNE: tuning}[what](every_form[what])
 missing = context.missing_compilers()

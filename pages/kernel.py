@@ -21,7 +21,6 @@ from app.presenters.jobs import in_store
 from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
 from app.presenters.shared import MOST_COMPARED, when
 from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
-from app.presenters.tiles import tile_figure
 from app.views import notes
 from app.views.adapter_kernels import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
@@ -30,6 +29,7 @@ from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
 from cache_engine.insight.inspection import Inspection, described, record_document, titled
+from cache_engine.insight.report.drawing import alone, tiles
 from cache_engine.insight.tiling import level_table
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.documents import to_json
@@ -42,6 +42,7 @@ from cache_engine.usage.demand import HALF_LIFE_S
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 MOST_DECISIONS, MOST_DISASSEMBLED = 500, 20
 LONG_LOG = 25  # lines
+TILES = "Tile shapes in elements, to scale"
 STEP_S = 60  # answers about demand are cached for as long
 
 
@@ -51,7 +52,7 @@ def at_a_glance(record: Record, inspection: Inspection, known: Mapping[str, str]
     Returns the labels of all properties that it has shown.
     """
     drawing, left, right = st.columns([4, 3, 3])
-    drawing.plotly_chart(tile_figure(record), key="tiles")
+    drawing.image(alone(tiles(record), st.context.theme.type or "light"), TILES, alt=TILES)
     points, _ = predictions(record)
     at = time.time() // STEP_S * STEP_S + STEP_S
     ledger = context.ask(summaries.ledger, HALF_LIFE_S, at)
@@ -314,7 +315,6 @@ except GemmCacheError as error:
     not_found(asked, str(error))
     widgets.end_page()
 begin(titled(record), record.name, key)
-widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
 part = widgets.choose_one("Part", PARTS, "Summary", key="part", hidden=True)
 try:
     show(record, part)

@@ -21,7 +21,7 @@ from cache_engine.evaluator.catalogue import read_search
 from cache_engine.evaluator.catalogue.search import advice
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.index import framework_queries, queries
-from cache_engine.index.queries import OLD_SORTS, SORTS, KernelFilter
+from cache_engine.index.queries import SORTS, KernelFilter
 from cache_engine.units import counted
 
 PAGE_ROWS, MOST_PAGES = 50, 10**6
@@ -117,7 +117,6 @@ def change_view() -> None:
 
 
 cache = context.cache()
-widgets.follow_old_link()
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title("Kernels", width="content")
     found = entries.frameworks()
@@ -136,8 +135,7 @@ picked = listing.picked_kernels("kernels")
 
 asked = st.query_params
 chosen = {facet: asked.get_all(facet) for facet in FACET_LABELS}
-sorted_by = OLD_SORTS.get(asked.get("sort", ""), asked.get("sort", ""))
-sorted_by = sorted_by if sorted_by in SORTS else next(iter(SORTS))
+sorted_by = asked["sort"] if asked.get("sort") in SORTS else next(iter(SORTS))
 ascending = asked.get("asc") == "true"
 st.session_state.update(chosen)
 

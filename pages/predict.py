@@ -274,8 +274,6 @@ st.caption(
     "For accelerators a model of their grid of cores."
 )
 
-old_kinds = {"One shape": ONE, "A model's shapes": MODEL, "Measured latencies": MEASURED, "Kept results": KEPT}
-widgets.accept_old_link("e_kind", old_kinds)
 if st.query_params.get("e_kind") in (MEASURED, KEPT):  # they stood beside the others once
     st.query_params["e_more"] = st.session_state["e_more"] = st.query_params["e_kind"]
     widgets.accept_old_link("e_kind", dict.fromkeys((MEASURED, KEPT), MORE))

@@ -170,9 +170,7 @@ _OF_TABLES = {
 }
 
 
-_OLD_NAME = re.compile(
-    f"(?:[tue]_)?({'|'.join(_OF_PROBLEM)}|arch|compiler|family|families|config|force|model|tokens|top)"
-)
+_OLD_NAME = re.compile(f"[tue]_({'|'.join(_OF_PROBLEM)}|arch|compiler|family|families|config|force|model|tokens|top)")
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
@@ -285,7 +283,7 @@ def request_address(problem: GemmProblem, **choice: str) -> dict[str, list[str]]
 def present_names(asked: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """The parameters of an address, in which names and values of an earlier version are replaced by the present ones.
 
-    In earlier versions the fields of each page and form had a prefix of their own; in the first version, none.
+    In earlier versions the fields of each page and form had a prefix of their own.
     """
     found: dict[str, list[str]] = {}
     for name, values in asked.items():

@@ -119,9 +119,9 @@ def _delete_and_check(page: Page) -> None:
 
 
 def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, shown: Shown) -> None:
-    """Also one from when the kernel was part of the list; and the list it was picked from is one click away."""
+    """And the list that it was picked from is one click away."""
     record = next(record for record in make_store(shown.store).records() if record.family == "simt")
-    page.goto(f"{shown.address}/kernels?key={record.key}&q=sm_75")
+    page.goto(f"{shown.address}/kernel?key={record.key}&q=sm_75")
     expect(page.get_by_test_id("stCode").first).to_contain_text(record.key, timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(f"/kernel\\?key={record.key}"), timeout=WAIT_MS)
     page.goto(page.url)

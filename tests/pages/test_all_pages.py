@@ -91,7 +91,8 @@ HOSTILE = (
 
 
 # Pages, and the parts of one that has several.
-VIEWS = (*((page, "") for page in PAGES), *(("kernel", part) for part in ("Code", "Speed", "Key", "History", "Log")))
+PARTS = ("Code", "Performance", "Cache key", "History", "Compiler log")
+VIEWS = (*((page, "") for page in PAGES), *(("kernel", part) for part in PARTS))
 
 
 @pytest.mark.parametrize(("page", "part"), VIEWS)

@@ -118,7 +118,6 @@ def test_a_link_has_all_values_so_that_those_typed_before_do_not_remain(open_pag
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ({"m": ["33"], "arch": ["sm_80"]}, {"s_m": ["33"], "s_arch": ["sm_80"]}),
         ({"t_model": ["X"], "t_arch": ["a", "b"]}, {"s_model": ["X"], "s_targets": ["a", "b"]}),
         ({"u_top": ["3"], "u_families": ["simt"]}, {"s_top": ["3"], "s_families": ["simt"]}),
         ({"e_m": ["1"], "e_dtype": ["fp8"]}, {"s_m": ["1"], "s_dtype": ["fp8_e4m3"]}),

@@ -21,7 +21,7 @@ from app.presenters.kernel import (
 )
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.reproduction import reproducing_command
-from cache_engine.insight.inspection import record_document, titled
+from cache_engine.insight.inspection import record_document
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import to_json
 from cache_engine.model.events import CORRUPT, PUBLISH
@@ -91,8 +91,7 @@ def test_source_ptx_and_sass_stand_side_by_side(open_page: Open, compiled_store:
 
 
 def test_the_key_the_log_and_the_history(open_page: Open, compiled_store: Path, record: Record) -> None:
-    """The address is that of an older version, which called this part Key."""
-    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Key"))
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Cache key"))
     assert app.segmented_control(key="part").value == "Cache key"
     shown = {name: as_shown(text) for name, text in frames(app)[0].itertuples(index=False)}
     assert shown == dict(record.components)
@@ -182,14 +181,6 @@ def test_the_start_of_a_quarantined_key_is_enough(open_page: Open, compiled_stor
 
 def test_the_page_of_no_kernel_says_where_to_find_one(open_page: Open, compiled_store: Path) -> None:
     assert "Choose one on the Kernels page" in sound(open_page(compiled_store, "kernel")).info[0].value
-
-
-def test_a_link_from_when_it_was_part_of_the_list_leads_here(
-    open_page: Open, compiled_store: Path, record: Record
-) -> None:
-    app = sound(open_page(compiled_store, "kernels", key=record.key))
-    assert app.title[0].value.replace("\\", "") == titled(record)
-    assert app.code[0].value == f"{record.name}\n{record.key}"
 
 
 @pytest.mark.parametrize(("part", "errors"), [("Code", ["code"]), ("Compiler log", ["compiler log"])])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import msgspec
 import pytest
 
-from app.presenters.tiles import tile_figure
 from cache_engine.insight.inspection import block_threads
-from cache_engine.insight.report.drawing import tiles
-from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
+from cache_engine.insight.report.drawing import alone, tiles
+from cache_engine.insight.tiling import level_table, levels
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
 from tests.pages.opening import a_record
@@ -20,6 +20,11 @@ def record_with(config: KernelConfig, family: str = "tensor_core", dtype: str = 
     record = a_record()
     problem = msgspec.structs.replace(record.problem, m=1000, n=512, k=7168, dtype=dtype)
     return msgspec.structs.replace(record, config=config, family=family, problem=problem)
+
+
+def words_of(drawn: str) -> list[str]:
+    """The texts of a drawing, without those of its marks."""
+    return re.findall(r"<text [^>]*>(.*?)</text>", drawn)
 
 
 CONFIG = KernelConfig(128, 256, 64, 2, 4, 3, split_k=4)
@@ -71,10 +76,8 @@ def test_a_cluster_is_named_and_its_grid_is_whole_pairs() -> None:
     record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, m=1100))
     count = level_table(record)[0]["Count"]
     assert count == "10 × 2 tiles, in clusters of 2 that share B × batch 1; 112 steps of 64"
-    drawn = [one.text for one in tile_figure(record).layout.annotations]
-    assert "cluster of 2 blocks, one below the other, shares B" in drawn
-    alone = tile_figure(record_with(KernelConfig(128, 256, 64, 8, 1, 4), "hopper")).layout.annotations
-    assert not any("cluster" in one.text for one in alone)
+    assert "cluster of 2 blocks, one below the other, shares B" in words_of(tiles(record))
+    assert "cluster" not in tiles(record_with(KernelConfig(128, 256, 64, 8, 1, 4), "hopper"))
 
 
 def test_the_table_shows_the_grid_and_the_split() -> None:
@@ -96,30 +99,32 @@ def test_the_last_tile_of_a_group_may_be_a_part_of_one(mode: str, m: int, count:
 
 
 def test_the_drawing_is_to_scale() -> None:
-    figure = tile_figure(record_with(CONFIG))
-    sizes = [(shape.x1 - shape.x0, shape.y1 - shape.y0) for shape in figure.layout.shapes]
-    assert sizes == [(64, 128), (256, 64)] * 3 + [(256, 128)]
-    assert figure.layout.yaxis.scaleanchor == "x"
-    assert "split-k over 4 blocks" in [note.text for note in figure.layout.annotations]
+    drawn = tiles(record_with(CONFIG))
+    sizes = [tuple(map(float, each)) for each in re.findall(r'<rect .*?width="(.*?)" height="(.*?)"', drawn)]
+    scale = 300 / 256
+    assert sizes == [(64 * scale, 128 * scale), (256 * scale, 64 * scale)] * 3 + [(256 * scale, 128 * scale)]
+    assert {"Block 128 × 256 · Warp 64 × 64 · mma 16 × 8", "split-k over 4 blocks"} <= set(words_of(drawn))
+    assert re.match(r"<svg [^>]*><style>.*--c0.*color-scheme: dark.*</style>", alone(drawn, "dark"), re.DOTALL)
 
 
 def test_a_hopper_kernel_shows_who_fills_its_stages_and_who_empties_them() -> None:
-    figure = tile_figure(record_with(KernelConfig(256, 128, 64, 8, 1, 4), "hopper"))
-    words = [note.text for note in figure.layout.annotations]
-    assert {"1 producer<br>TMA", "2 consumers<br>wgmma", "→ 4 stages →<br>of A and B"} <= set(words)
+    words = words_of(tiles(record_with(KernelConfig(256, 128, 64, 8, 1, 4), "hopper")))
+    assert {"1 producer, TMA", "2 consumers, wgmma", "→ 4 stages →"} <= set(words)
     assert [word for word in words if word.startswith("Consumer ")] == ["Consumer 1", "Consumer 2"]
-    others = tile_figure(record_with(CONFIG)).layout.annotations
-    assert not any("producer" in note.text or "scales" in note.text for note in others)
+    others = words_of(tiles(record_with(CONFIG)))
+    assert not any("producer" in word or "scales" in word for word in others)
 
 
 def test_a_scaled_kernel_shows_what_shares_a_scale() -> None:
-    for scales, of_b, count in (
-        ("1x128,128x128", "128 × 128", "1 scale"),
-        ("1x128,1x128,e8m0", "128 × 1", "64 scales"),
+    for scales, of_b, count, borders in (
+        ("1x128,128x128", "128 × 128", "1 scale", 1),  # those of A would hide it
+        ("1x128,1x128,e8m0", "128 × 1", "64 scales", 0),
     ):
         record = record_with(KernelConfig(128, 64, 128, 2, 2, 3), "scaled", "fp8_e4m3")
         record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, scales=scales))
-        assert any(f"scales {of_b}" in note.text for note in tile_figure(record).layout.annotations)
+        drawn = tiles(record)
+        assert any(f"scales {of_b}" in word for word in words_of(drawn))
+        assert drawn.count("<polyline") - tiles(record_with(record.config, "scaled")).count("<polyline") == borders
         rows = {row["Level"]: row["Count"] for row in level_table(record)}
         assert rows["Scales of A"] == "128 scales per step, of 1 × 128 elements each"
         assert rows["Scales of B"] == f"{count} per step, of {of_b} elements each"
@@ -139,17 +144,13 @@ def test_a_grouped_kernel_shows_how_blocks_walk_through_the_groups(
 ) -> None:
     record = record_with(KernelConfig(128, 256, 64, 2, 4, 3), "grouped")
     record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, mode=mode, batch=batch))
-    figure, plain = tile_figure(record), tile_figure(record_with(record.config))
-    words = [note.text for note in figure.layout.annotations]
+    figure, plain = tiles(record), tiles(record_with(record.config))
+    words = words_of(figure)
     assert [word for word in words if "Group " in word] == names
     assert any(word.startswith(f"{count} tiles each, if rows are even") for word in words)
-    drawn = figure.layout.shapes[len(plain.layout.shapes) :]
-    assert len(drawn) == len(names) * min(count, 8)
-    reported = tiles(record.config, levels(record), None, None, walk(record))
-    assert [name for name in names if f">{name}<" in reported] == names
-    assert reported.count("<rect") - tiles(record.config, levels(record)).count("<rect") == len(drawn)
+    colours = re.findall(r'<rect .*?fill="(.*?)"', figure)[plain.count("<rect") :]
+    assert len(colours) == len(names) * min(count, 8)
     # Tiles are taken in turn, across groups: the first of group 2 is the next block's.
-    colours = [shape.fillcolor for shape in drawn]
     assert colours[min(count, 8)] == colours[0 if count % 3 == 0 else count % 3], "three blocks"
     assert len(set(colours)) == min(3, len(colours))
 
@@ -162,6 +163,4 @@ def test_an_extreme_config_is_drawn_quickly() -> None:
         if family == "grouped":
             huge = msgspec.structs.replace(record.problem, mode="masked", m=2**60, n=2**60, batch=2**60)
             record = msgspec.structs.replace(record, problem=huge)
-        assert len(tile_figure(record).to_json()) < 100_000
-        drawn = tiles(record.config, levels(record), roles(record), scale_blocks(record), walk(record))
-        assert len(drawn) < 100_000
+        assert len(tiles(record)) < 100_000

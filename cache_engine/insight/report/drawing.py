@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from cache_engine.insight.report.page import safe
-from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, Walk
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.insight.report.page import COLOURS, safe
+from cache_engine.insight.tiling import Level, Roles, Walk, levels, plain, roles, scale_blocks, walk
+from cache_engine.model.artifact import Record
 from cache_engine.units import counted
 
 WIDTH = 640
@@ -20,6 +21,7 @@ _LABEL, _ROW, _TALL, _WIDEST = 150, 22, 240, 90
 _COLOURS = tuple(f"var(--c{number})" for number in range(6))
 _MUTED = "var(--muted)"
 _MOST_PARTS, _MOST_STAGES, _MOST_IN_RING, _MOST_OF_A_GROUP = 64, 6, 16, 8
+_MOST_SCALES = 16  # whose borders are drawn; more would hide the tile
 _RING = 440
 
 
@@ -136,21 +138,22 @@ def roofs(shown: Sequence[Roof], across: str, up: str) -> str:
     return _drawing(base + 44, drawn)
 
 
-def tiles(
-    config: KernelConfig,
-    levels: Sequence[Level],
-    roles: Roles | None = None,
-    scales: ScaleBlocks | None = None,
-    walk: Walk | None = None,
-) -> str:
-    """A block's tile of C with its warps, one warp's instructions, and the stages of A and B next to it, to scale.
+def alone(svg: str, scheme: str) -> str:
+    """A figure as a picture of its own, in the colours of the report; ``scheme`` is ``light`` or ``dark``."""
+    style = (
+        f"{COLOURS} :root {{ color-scheme: {scheme} }} text {{ fill: var(--ink); font: 12px system-ui, sans-serif }}"
+    )
+    return svg.replace(">", f"><style>{style}</style>", 1)
 
-    Args:
-        roles: the warps that fill the stages and those that empty them, if not every warp does both; drawn below, not
-            to scale.
-        scales: the blocks of elements that share a scale, if there are scales; drawn along the inner edges of A and B.
-        walk: the groups of rows that blocks go through, if there are any; drawn below, not to scale.
+
+def tiles(record: Record) -> str:
+    """A kernel's tile of C with its warps, one warp's instructions, and the stages of A and B next to it, to scale.
+
+    Below, not to scale: the warps that fill the stages and those that empty them, where not every warp does both; and
+    the groups of rows that blocks go through.
     """
+    config, chain = record.config, levels(record)
+    parts, scales, groups = roles(record), scale_blocks(record), walk(record)
     m, n, k = config.block_m, config.block_n, config.block_k
     scale = 300 / max(m, n)
     gap = 28.0
@@ -169,21 +172,30 @@ def tiles(
             _rectangle(left - gap - 6, top, 6, m * scale, _COLOURS[4], f"A{of_a}"),
             _rectangle(left, top - gap - 6, n * scale, 6, _COLOURS[4], f"B{of_b}"),
         ]
+        edge_a, edge_b = left - gap - k * scale, top - gap - k * scale
+        rows = [top + row * scale for row in range(0, m, scales.a_rows)]
+        sides = [left + column * scale for column in range(0, n, scales.b_columns)]
+        borders = [((edge_a, y), (left - gap, y)) for y in rows if len(rows) <= _MOST_SCALES]
+        borders += [((x, edge_b), (x, top - gap)) for x in sides if len(sides) <= _MOST_SCALES]
+        drawn += [_line(border, _COLOURS[4], 1) for border in borders]
     block = _rectangle(left, top, n * scale, m * scale, _COLOURS[0], f"Block {m} × {n}")
     drawn.append(f'<g opacity=".25">{block}</g>')
-    drawn += _grids(levels[1:], left, top, scale)
+    drawn += _grids(chain[1:], left, top, scale)
     stages = f"{config.stages} stages" if config.stages > 1 else "1 stage"
     drawn += [
         _text(left, 14, f"B {k} × {n}, {stages}{of_b}"),
         _text(4, top + m * scale + 18, f"A {m} × {k}, {stages}{of_a}"),
-        _text(left + n * scale, top + m * scale + 18, f"C {m} × {n}", "end"),
     ]
-    bottom, right = top + m * scale + 26, left + n * scale + 8
-    if roles is not None:
-        drawn += _ring(roles, config.stages, bottom + 10)
+    below = [" · ".join(f"{level.name} {plain(level.m)} × {plain(level.n)}" for level in chain)]
+    below += [f"split-k over {config.split_k} blocks"] if config.split_k > 1 else []
+    below += [f"cluster of {config.cluster} blocks, one below the other, shares B"] if config.cluster > 1 else []
+    drawn += [_text(4, top + m * scale + 18 * line, words) for line, words in enumerate(below, 2)]
+    bottom, right = top + m * scale + 26 + 18 * len(below), max(left + n * scale + 8, 0.8 * _RING)
+    if parts is not None:
+        drawn += [*_consumers(chain[1], parts, left, top, scale), *_ring(parts, config.stages, bottom + 10)]
         bottom, right = bottom + 60, max(right, _RING)
-    if walk is not None:
-        drawn += _groups(walk, bottom + 10)
+    if groups is not None:
+        drawn += _groups(groups, bottom + 10)
         bottom, right = bottom + 76, max(right, _RING)
     return _drawing(bottom, drawn, right)
 
@@ -203,6 +215,18 @@ def _grids(levels: Sequence[Level], left: float, top: float, scale: float) -> li
             x = left + column * float(level.n) * scale
             drawn.append(_line([(x, top), (x, top + high)], colour, thick))
     return drawn
+
+
+def _consumers(group: Level, parts: Roles, left: float, top: float, scale: float) -> list[str]:
+    """Names each group of warps that multiplies, in the part of the tile that it computes."""
+    if not group.along_m * group.along_n == parts.consumers <= _MOST_IN_RING:
+        return []
+    high, broad = float(group.m) * scale, float(group.n) * scale
+    places = product(range(int(group.along_m)), range(int(group.along_n)))
+    return [
+        _text(left + (column + 0.5) * broad, top + (row + 0.5) * high, f"Consumer {number}", "middle")
+        for number, (row, column) in enumerate(places, 1)
+    ]
 
 
 def _ring(roles: Roles, stages: int, top: float) -> list[str]:

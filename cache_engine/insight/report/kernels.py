@@ -28,7 +28,7 @@ from cache_engine.insight.report.page import (
     Table,
     moment,
 )
-from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
+from cache_engine.insight.tiling import level_table
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.architecture import Occupancy
 from cache_engine.model.artifact import LOG, PTX, SOURCE, Record
@@ -50,10 +50,9 @@ def kernel_report(cache: Cache, record: Record) -> Report:
     """A report of everything known about one kernel. Disassembles it, which takes half a second."""
     texts, missing = _texts(cache, record, _CODES)
     inspection = inspect(record, texts.get(SASS), missing.get(SASS, ""))
-    shape = tiles(record.config, levels(record), roles(record), scale_blocks(record), walk(record))
     problem: list[Part] = [
         Facts(described(record, moment(record.created_at))),
-        Figure("Tile shapes in elements, to scale", shape, _rows(level_table(record))),
+        Figure("Tile shapes in elements, to scale", tiles(record), _rows(level_table(record))),
     ]
     sections = [
         Section("Problem and config", (*problem, *(Note(warning) for warning in record.warnings))),

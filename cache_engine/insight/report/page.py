@@ -17,12 +17,17 @@ from cache_engine.units import counted, printable
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _LONG, _NAME = 60, 20  # characters: longer cells may wrap; on a phone, longer first cells too
 
-_STYLE = """
+COLOURS = """
 :root { color-scheme: light dark; --ink: light-dark(#1d1b16, #eceae4); --paper: light-dark(#fff, #16140f);
   --line: light-dark(#d8d5cc, #3d3a33); --faint: light-dark(#f5f3ee, #211f19); --grey: light-dark(#5c5a52, #aaa79d);
   --c0: light-dark(#437a00, #93c94a); --c1: light-dark(#0072b2, #5ab4e8); --c2: light-dark(#d55e00, #ff9350);
   --c3: light-dark(#a8487c, #e39bc1); --c4: light-dark(#b37b00, #e69f00); --c5: light-dark(#5a55b5, #a9a5f0);
   --muted: light-dark(#9a9a9a, #77756e) }
+"""
+"""The colours of the report and its figures, by name."""
+_STYLE = (
+    COLOURS
+    + """
 * { box-sizing: border-box }
 body { margin: 0 auto; padding: 1.5rem; max-width: 100rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
@@ -59,6 +64,7 @@ summary { cursor: pointer; padding: .4rem .6rem; background: var(--faint) }
   tr, svg { break-inside: avoid } details::details-content { content-visibility: visible; block-size: auto }
 }
 """
+)
 
 
 def written(report: Report, now: float) -> str:
