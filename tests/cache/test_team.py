@@ -106,9 +106,9 @@ def test_where_storing_fails_the_lock_is_released(
 
     monkeypatch.setattr(DiskStore, "place", fail)
     with machine() as cache:
-        key = cache.get_or_compile(PROBLEM).key
-        with file_lock(cache.layout.key_lock(key), 0):
-            pass
+        kernel = cache.get_or_compile(PROBLEM)
+        with file_lock(cache.layout.key_lock(kernel.key), 0):
+            assert (kernel.tier, list(cache.store.keys())) == ("remote", [])
 
 
 def test_of_too_many_that_wait_for_the_disk_the_caller_stores_its_own(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.core import ParameterSource
 from click.testing import CliRunner
 
 from cache_engine.cli.main import commands
@@ -113,7 +114,9 @@ def test_every_example_parses(example: str) -> None:
         command.invoke_without_command and (not words or words[0].startswith("-"))
     ):
         command = command.commands[words.pop(0)]
-    command.make_context(command.name, words)
+    context = command.make_context(command.name, words)
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    assert bool(given) == bool(words)
 
 
 def test_each_specialisation_is_named_with_its_meaning() -> None:

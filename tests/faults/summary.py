@@ -19,10 +19,10 @@ _TABLES = {
     "Killed at each system call": "test_killed_at_any_system_call",
     "Each system call refused": "test_any_refusal_of_any_system_call",
     "Parsers fuzzed": "test_no_bytes_that",
-    "Random kills": "test_a_thousand_kills",
+    "Random kills": "test_kills_lose",
     "A farm under kills": "test_two_hundred_kills",
-    "Readers while others evict": "test_two_minutes_of_reading",
-    "Contention": "test_(sixteen|the_turns)",
+    "Readers while others evict": "test_readers_during",
+    "Contention": "test_(processes_that_ask|the_turns)",
     "Damage to files": "test_no_(?!bytes)",
     "Kernels executed as PTX": "test_every_(kind|config)",
     "Mistakes in kernels": "test_every_mistake",
@@ -31,7 +31,7 @@ _TABLES = {
 CAMPAIGNS = {
     "system calls killed": "test_killed_at_any_system_call",
     "system calls refused": "test_any_refusal_of_any_system_call",
-    "writers killed at random": "test_a_thousand_kills",
+    "writers killed at random": "test_kills_lose",
     "a farm's processes killed": "test_two_hundred_kills",
     "bits flipped, files cut and exchanged": "test_no_(?!bytes)",
 }
@@ -59,7 +59,7 @@ def tables(tests: Mapping[str, Counts]) -> Iterator[str]:
     """A line for each test, under its heading and its file where there are several; trials are added up.
 
     Args:
-        tests: by their ids, such as ``tests/faults/test_kills.py::test_a_thousand_kills``.
+        tests: by their ids, such as ``tests/faults/test_kills.py::test_kills_lose``.
     """
     for heading, pattern in _TABLES.items():
         found = {test: counts for test, counts in sorted(tests.items()) if re.match(pattern, test.partition("::")[2])}

@@ -64,19 +64,6 @@ def _run(code: str, processes: int, *arguments: object) -> list[str]:
     return printed
 
 
-def _ask(folder: Path, processes: int, operations: int, keys: int) -> None:
-    compiled = sum(map(int, _run(_ASK, processes, folder / "store", operations, keys)))
-    assert compiled == keys
-    with open_cache(folder / "store") as cache:
-        totals = cache.stats().totals
-        assert (totals.compiles, totals.misses) == (keys, keys)
-        assert sum(totals.hits.values()) == processes * operations - keys
-        assert totals.publish_failures == totals.corruptions == 0
-        assert cache.admin.verify() == []
-    asked = processes * operations
-    report({"contention": f"{processes} processes, {keys} keys", "asked": asked, "compiled": compiled, "lost": 0})
-
-
 def _turns(folder: Path, processes: int, seconds: float = math.inf, turns: float = math.inf) -> dict[str, float]:
     printed = _run(_LOCK, processes, folder / "some.lock", seconds, turns)
     waits = [json.loads(line) for line in printed]
@@ -95,20 +82,29 @@ def _turns(folder: Path, processes: int, seconds: float = math.inf, turns: float
     }
 
 
-def test_processes_that_ask_for_the_same_kernels_compile_each_once(tmp_path: Path) -> None:
-    _ask(tmp_path, processes=4, operations=200, keys=2)
+@pytest.mark.parametrize(
+    ("processes", "operations", "keys"),
+    [(4, 200, 2), *(pytest.param(16, 1000, keys, marks=pytest.mark.soak) for keys in (1, 16))],
+)
+def test_processes_that_ask_for_the_same_kernels_compile_each_once(
+    tmp_path: Path, processes: int, operations: int, keys: int
+) -> None:
+    compiled = sum(map(int, _run(_ASK, processes, tmp_path / "store", operations, keys)))
+    assert compiled == keys
+    with open_cache(tmp_path / "store") as cache:
+        totals = cache.stats().totals
+        assert (totals.compiles, totals.misses) == (keys, keys)
+        assert sum(totals.hits.values()) == processes * operations - keys
+        assert totals.publish_failures == totals.corruptions == 0
+        assert cache.admin.verify() == []
+    asked = processes * operations
+    report({"contention": f"{processes} processes, {keys} keys", "asked": asked, "compiled": compiled, "lost": 0})
 
 
 def test_every_process_gets_the_lock(tmp_path: Path) -> None:
     """As often as it asks, and none waits a minute. How fair the turns are depends on the machine; soak measures it."""
     turns = _turns(tmp_path, processes=6, turns=100)
     assert (turns["fewest"], turns["most"]) == (100, 100)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("keys", [1, 16])
-def test_sixteen_processes_asking_a_thousand_times_compile_each_kernel_once(tmp_path: Path, keys: int) -> None:
-    _ask(tmp_path, processes=16, operations=1000, keys=keys)
 
 
 @pytest.mark.soak

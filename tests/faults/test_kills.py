@@ -75,8 +75,11 @@ def _check_hits(store: DiskStore, said: dict[str, list[Line]]) -> None:
     assert totals.saved_us == 7 * counted
 
 
-def _check(folder: Path, kills: int, seed: int) -> None:
-    store, said = _killed(folder, kills, seed)
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(50, 1), *(pytest.param(1000, seed, marks=pytest.mark.soak) for seed in range(2, 6))]
+)
+def test_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path, kills: int, seed: int) -> None:
+    store, said = _killed(tmp_path, kills, seed)
     complaints = {
         f"{name}: {what} {key[:12]}"
         for name, lines in said.items()
@@ -114,13 +117,3 @@ def _check(folder: Path, kills: int, seed: int) -> None:
             "wrong bytes": 0,
         }
     )
-
-
-def test_fifty_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path) -> None:
-    _check(tmp_path, kills=50, seed=1)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_a_thousand_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path, seed: int) -> None:
-    _check(tmp_path, kills=1000, seed=seed)

@@ -109,13 +109,16 @@ def _compiled(_: Selection, stages: StageClock) -> Artifact:
         return make_entry(COMPILED)[1]
 
 
-def _ask_with_each_byte_changed(store: DiskStore, monkeypatch: pytest.MonkeyPatch, sample: int | None) -> None:
+@pytest.mark.parametrize("sample", [SAMPLE, pytest.param(None, marks=pytest.mark.soak)])
+def test_no_changed_byte_of_an_entry_fails_its_caller(
+    entry: DiskStore, monkeypatch: pytest.MonkeyPatch, sample: int | None
+) -> None:
     """Asks as a program does: a damaged entry is compiled again and in quarantine, or its code is what it was.
 
     One byte of a record is its format version. Where it is changed, the entry is left to the version that may know it.
     """
     monkeypatch.setattr(build, "make_artifact", _compiled)
-    key, quarantined, tried, unknown = selection().key, 0, 0, 0
+    store, key, quarantined, tried, unknown = entry, selection().key, 0, 0, 0
     files = {path: path.read_bytes() for path in (record_file(store, key), blob_file(store, key))}
     settings = Settings(cleanup_interval_h=0.0, memory_bytes=0, durability="fast")
     with Cache(store, settings) as cache:
@@ -138,15 +141,6 @@ def _ask_with_each_byte_changed(store: DiskStore, monkeypatch: pytest.MonkeyPatc
     assert quarantined > tried // 2
     assert unknown <= 1
     report({"damage": "every byte, asked for", "trials": tried, "unserved": quarantined, "wrong bytes": 0})
-
-
-def test_no_changed_byte_of_an_entry_fails_its_caller(entry: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    _ask_with_each_byte_changed(entry, monkeypatch, SAMPLE)
-
-
-@pytest.mark.soak
-def test_no_changed_byte_at_all_of_an_entry_fails_its_caller(entry: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    _ask_with_each_byte_changed(entry, monkeypatch, None)
 
 
 def test_no_changed_byte_of_a_pack_with_both_formats_is_served(in_memory: Path) -> None:

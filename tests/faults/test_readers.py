@@ -50,7 +50,11 @@ print(json.dumps(counts))
 """
 
 
-def _read_while_others_evict(folder: Path, seconds: float, readers: int, others: int) -> None:
+@pytest.mark.parametrize(("seconds", "readers", "others"), [(0, 3, 1), pytest.param(120, 8, 2, marks=pytest.mark.soak)])
+def test_readers_during_eviction_get_a_correct_entry_or_a_miss(
+    tmp_path: Path, seconds: float, readers: int, others: int
+) -> None:
+    folder = tmp_path / "store"
     make_store(folder)
     counts = {"reader": readers, "evictor": others, "publisher": others}
     roles = [f"{role} {number}" for role, count in counts.items() for number in range(count)]
@@ -71,12 +75,3 @@ def _read_while_others_evict(folder: Path, seconds: float, readers: int, others:
     assert all(sums.values()), sums
     report({"readers": readers, "evictors": others, "publishers": others, "seconds": seconds, **sums, "wrong": 0})
     assert list(integrity.check(make_store(folder))) == []
-
-
-def test_readers_during_eviction_get_a_correct_entry_or_a_miss(tmp_path: Path) -> None:
-    _read_while_others_evict(tmp_path / "store", seconds=0, readers=3, others=1)
-
-
-@pytest.mark.soak
-def test_two_minutes_of_reading_while_others_evict(tmp_path: Path) -> None:
-    _read_while_others_evict(tmp_path / "store", seconds=120, readers=8, others=2)

@@ -104,7 +104,9 @@ for number in range(trials):
 """
 
 
-def _trials(store: DiskStore, manner: str, trials: int) -> None:
+@pytest.mark.parametrize("trials", [30, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("manner", ["close", "KeyboardInterrupt", "SystemExit"])
+def test_a_signal_at_a_random_moment_neither_hangs_nor_harms(store: DiskStore, manner: str, trials: int) -> None:
     fill(store, 8)
     command = [sys.executable, "-c", _PROGRAM, str(store.layout.root), manner, str(trials), "7", str(_TOO_LONG_S)]
     started = time.monotonic()
@@ -113,10 +115,7 @@ def _trials(store: DiskStore, manner: str, trials: int) -> None:
     ends = [json.loads(line) for line in done.stdout.splitlines()]
     assert ends == [0] * trials, f"{ends.count(-1)} hung, others failed: {done.stderr[-3000:]}"
     report({"signals": trials, "seconds": round(time.monotonic() - started)})
-    _check(store, [int(text) for text in (store.layout.root / ".." / "hits").read_text().split()])
-
-
-def _check(store: DiskStore, hits: list[int]) -> None:
+    hits = [int(text) for text in (store.layout.root / ".." / "hits").read_text().split()]
     for path in store.layout.locks.iterdir():
         with file_lock(path, 0):
             pass
@@ -127,14 +126,3 @@ def _check(store: DiskStore, hits: list[int]) -> None:
     assert list(integrity.check(store)) == []
     with open_cache(store.layout.root) as cache:
         assert cache.get(next(store.keys())) is not None
-
-
-@pytest.mark.parametrize("manner", ["close", "KeyboardInterrupt", "SystemExit"])
-def test_a_signal_at_a_random_moment_neither_hangs_nor_harms(store: DiskStore, manner: str) -> None:
-    _trials(store, manner, 30)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("manner", ["close", "KeyboardInterrupt", "SystemExit"])
-def test_a_thousand_signals_at_random_moments_neither_hang_nor_harm(store: DiskStore, manner: str) -> None:
-    _trials(store, manner, 1000)

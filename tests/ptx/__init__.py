@@ -3,12 +3,12 @@
 How one kernel is tested::
 
     case = Case(FAMILIES["tensor_core"], GemmProblem(24, 72, 104, arch="sm_90"), KernelConfig(16, 64, 16, 1, 2, 2))
-    check(case)
+    assert not what_is_wrong(case)
 
-``check`` (``problems.py``) has NVRTC compile the case, launches the PTX twice through the project's own launch code,
-with copies that land as late and as early as allowed, and compares each element of C with the exact result, rounded
-once. Operands make every sum exact, so C must be equal. In the launch code ``Kernel`` (``machine.py``) replaces the
-loaded function.
+``what_is_wrong`` (``problems.py``) has NVRTC compile the case, launches the PTX twice through the project's own launch
+code, with copies that land as late and as early as allowed, and compares each element of C with the exact result,
+rounded once. Operands make every sum exact, so C must be equal. In the launch code ``Kernel`` (``machine.py``) replaces
+the loaded function.
 
 The machine:
 

@@ -15,8 +15,8 @@ from cache_engine.model.gemm import FP8, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.device import numpy_gpu
 from tests.ptx.arithmetic import two_to_fp8
-from tests.ptx.grouped import case_of, check_groups
-from tests.ptx.problems import Case, check, kernel_of, loaded_as
+from tests.ptx.grouped import case_of, wrong_in_groups
+from tests.ptx.problems import Case, kernel_of, loaded_as, what_is_wrong
 
 _CONFIGS = {
     "tensor_core": KernelConfig(16, 64, 64, 1, 2, 3),
@@ -54,7 +54,7 @@ def test_a_kernel_rounds_what_its_epilogue_gives_once(
 ) -> None:
     case = _case(*kind)
     print(case)
-    check(case)
+    assert not what_is_wrong(case)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_kernel_rounds_what_its_epilogue_gives_once(
     ],
 )
 def test_groups_have_results_of_fp8(asked: dict[str, Any]) -> None:
-    check_groups(case_of("uneven", 4, **asked))
+    assert not wrong_in_groups(case_of("uneven", 4, **asked))
 
 
 @pytest.mark.parametrize("dtype", FP8)

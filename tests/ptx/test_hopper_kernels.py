@@ -34,7 +34,7 @@ from tests.ptx.hopper_problems import (
     deep,
     hopper,
 )
-from tests.ptx.problems import EPILOGUES, check, ptx_of, source_of
+from tests.ptx.problems import EPILOGUES, ptx_of, source_of, what_is_wrong
 
 PAIR = KernelConfig(128, 128, 64, 8, 1, 2, cluster=2)
 
@@ -66,7 +66,7 @@ def test_products_overlap_at_each_level_that_is_taken(level: int) -> None:
 def test_every_config_of_hopper_multiplies(config: KernelConfig) -> None:
     for dtype, layout in KINDS:
         problem = GemmProblem(config.block_m + 8, config.block_n + 24, 720, 1, dtype, layout=layout, arch="sm_90a")
-        check(hopper(problem, deep(config, dtype)))
+        assert not what_is_wrong(hopper(problem, deep(config, dtype)))
     report({"trials": len(KINDS)})
 
 
@@ -77,7 +77,8 @@ def test_every_config_with_scales_multiplies(scales: Scales) -> None:
     for dtype, config in itertools.product((DType.FP8_E4M3, DType.FP8_E5M2), HOPPER.configs(_scaled(scales))):
         if HOPPER.shape_fault(_scaled(scales), config) is None:
             m, n = config.block_m + 8, config.block_n + 23
-            check(hopper(GemmProblem(m, n, 768, dtype=dtype, scales=scales, arch="sm_90a"), config))
+            problem = GemmProblem(m, n, 768, dtype=dtype, scales=scales, arch="sm_90a")
+            assert not what_is_wrong(hopper(problem, config))
             tried += 1
     report({"trials": tried})
 

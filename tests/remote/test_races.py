@@ -38,7 +38,17 @@ _ENVIRONMENT = {
 }  # fmt: skip
 
 
-def _race(store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys: int, processes: int) -> None:
+@pytest.fixture
+def endpoint(request: pytest.FixtureRequest) -> str:
+    """Of the server of S3, where the remote is one."""
+    kind = request.node.callspec.params["remote"]
+    return str(request.getfixturevalue("s3_server")) if kind == "s3" else ""
+
+
+@pytest.mark.parametrize(("keys", "processes"), [(1, 6), pytest.param(100, 16, marks=pytest.mark.soak)])
+def test_processes_push_keys_and_are_served_one_entry_of_each(
+    store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys: int, processes: int
+) -> None:
     wanted = fill(store, keys)
     environment = {**os.environ, **_ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}
     command = [sys.executable, "-m", "tests.remote.racers", str(tmp_path), remote.url, str(processes)]
@@ -59,26 +69,6 @@ def _race(store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys:
     assert any(digest for answer in answers for _, digest in answer["done"])
     sent = [sum(each) for each in zip(*([count for count, _ in answer["done"]] for answer in answers), strict=True)]
     assert sent == [1] * keys
-
-
-@pytest.fixture
-def endpoint(request: pytest.FixtureRequest) -> str:
-    """Of the server of S3, where the remote is one."""
-    kind = request.node.callspec.params["remote"]
-    return str(request.getfixturevalue("s3_server")) if kind == "s3" else ""
-
-
-def test_processes_push_one_key_and_are_served_one_entry(
-    store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
-) -> None:
-    _race(store, remote, endpoint, tmp_path, keys=1, processes=6)
-
-
-@pytest.mark.soak
-def test_sixteen_processes_push_a_hundred_keys_and_are_served_one_entry_of_each(
-    store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
-) -> None:
-    _race(store, remote, endpoint, tmp_path, keys=100, processes=16)
 
 
 @pytest.mark.parametrize("years", [-1, 1])

@@ -312,6 +312,7 @@ def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
     gone = weakref.ref(journal)
     del journal
     until(lambda: gc.collect() >= 0 and gone() is None)
+    assert gone() is None
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

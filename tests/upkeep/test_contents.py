@@ -175,7 +175,7 @@ def test_the_mode_of_a_record_is_compared() -> None:
 
 
 def test_unknown_values_contradict_nothing() -> None:
-    """A record of a version with another family, another type, another schema."""
+    """Of a version with another family, another type, another schema; a family is known where the key names one."""
     components = (("schema", "1"), ("family", "new"), ("compiler", "nvrtc"), ("arch", RECORD.arch), ("N", "1"))
     later: tuple[dict[str, Any], ...] = (
         {"components": components, "family": "new"},
@@ -184,6 +184,8 @@ def test_unknown_values_contradict_nothing() -> None:
     )
     for changes in later:
         check_record(msgspec.structs.replace(RECORD, **changes, key=key_of(changes["components"])))
+    with pytest.raises(CorruptEntry, match="contradicts its key"):
+        check_record(msgspec.structs.replace(RECORD, family="new"))
 
 
 def test_a_kernel_compiled_here_is_consistent(compiled_store: Path) -> None:

@@ -225,7 +225,14 @@ def test_a_percentile_counts_the_steps_that_did_not_stall() -> None:
     assert _percentile(array("d", [3.0]), 50, 1) == 3.0
 
 
-@pytest.mark.parametrize(("name", "load"), [("azure2023_code", 1), ("azure2023_code", 4)])
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("azure2023_code", 1),
+        ("azure2023_code", 4),
+        *(pytest.param("azure2023_conv", load, marks=pytest.mark.soak) for load in (1, 4)),
+    ],
+)
 def test_the_goal_on_the_traces_that_come_along(name: str, load: float) -> None:
     """No compile after the server is ready. With the demand known, at most 1.25 times the optimum."""
     found = play(
@@ -240,12 +247,6 @@ def test_the_goal_on_the_traces_that_come_along(name: str, load: float) -> None:
     assert [one.waited + one.behind for one in by_start.values()] == [0, 0]
     assert by_start[PROFILE].ratio <= 1.25
     assert by_start[COLD].after_ratio <= 1.25
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("load", [1, 4])
-def test_the_goal_on_the_hour_of_chat(load: float) -> None:
-    test_the_goal_on_the_traces_that_come_along("azure2023_conv", load)
 
 
 def test_steps_are_the_same_number_whoever_counts(played: dict[tuple[str, str], Outcome], trace: Trace) -> None:
