@@ -106,7 +106,7 @@ def _filled(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Core:
     with open_cache(filled.store) as cache:
         cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS["SG2262"])
     filled.run("pack", "export", folder / PACK)
-    filled.run("evaluations", "export", folder / RESULTS)
+    filled.run("evaluations", folder / RESULTS)
     unpack("triton", folder)
     (folder / MEASURED).write_text("arch,M,N,K,latency_us\nH100,4096,4096,4096,250\n")
     return filled
@@ -209,7 +209,7 @@ VERBS = {
     "timings -": ((), CORE),
     "clean": ((), CORE),
     "store migrate": (("--dry-run",), CORE),
-    "store repair": ((), CORE),
+    "verify --repair": ((), CORE),
     "verify": ((), CORE),
     "verify --quarantined": ((), CORE),
     "verify --delete": (("--all",), CORE),
@@ -230,12 +230,12 @@ VERBS = {
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),
     "evaluate 64 48 80": (("--chip", "SG2262"), CORE),  # a stored result
-    "evaluations ls": ((), CORE),
+    "evaluations": ((), CORE),
     "calibrate --check all": ((MEASURED,), EVALUATE),
     "calibrate": ((MEASURED, "--chip", "H100"), EVALUATE),
-    "evaluations export": (("-", "--chip", "SG2262"), CORE),
-    "evaluations import": ((RESULTS,), CORE),
-    "evaluations clean": ((), CORE),
+    "evaluations -": (("--chip", "SG2262"), CORE),
+    "evaluations --import": ((RESULTS,), CORE),
+    "evaluations --delete": ((), CORE),
     "demand": (("--by", "kernel"), CORE),
     "demand --promote": (("--dry-run",), CORE),
     "caches": ((), CORE),

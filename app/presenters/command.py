@@ -27,11 +27,11 @@ Values = Mapping[str, Any]
 _TABS = {
     "Integrity": ("verify",),
     "Quarantine": ("verify", "--quarantined"),
-    "Results": ("evaluations", "clean"),
+    "Results": ("evaluations", "--delete"),
     "Packs": ("pack", "export", "kernels.gemmpack"),
     "Index": ("store", "sync"),
     "Settings": ("doctor", "--settings"),
-    "Findings": ("caches", "doctor"),
+    "Findings": ("caches", "--check"),
     "Directories": ("caches",),
 }
 """For each tab of Storage, the arguments of the command; a command that deletes is shown as a dry run."""
@@ -115,9 +115,9 @@ def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
     if kind == "More":
         kind = values.get("e_more") or "Validation"
     if kind == "Validation":
-        return ("evaluations", "validate", "measured.csv")
+        return ("calibrate", "measured.csv", "--check=all")
     if kind == "Saved results":
-        return ("evaluations", "ls")
+        return ("evaluations",)
     chip = ("--chip", str(values.get("e_chip") or "H100"))
     if kind == "Whole model":
         model, dtype = (one.arguments(values.get(one.key, one.default)) for one in pass_form())

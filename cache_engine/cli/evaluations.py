@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
-from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing, write_file
-from cache_engine.cli.support.verb import VerbGroup
+from cache_engine.cli.support import Verb, emit, json_option, named, only_with, open_cache, printing, write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.results.entry import is_to_validate
@@ -29,25 +28,76 @@ _LEFT_OUT = (
 )
 
 
-@click.group("evaluations", cls=VerbGroup, examples=("evaluations ls",), no_args_is_help=True)
-def evaluations_verb() -> None:
-    """List, export, import or delete stored results."""
-
-
-@evaluations_verb.command(
-    "ls",
+@click.command(
+    "evaluations",
     cls=Verb,
-    examples=("evaluations ls", "evaluations ls --chip SG2262 --json"),
-    done="The results are listed, if any.",
+    examples=(
+        "evaluations",
+        "evaluations --chip SG2262 --json",
+        "evaluations results.json",
+        "evaluations - --chip SG2262 --format reference",
+        "evaluations --import results.json",
+        "evaluations --delete --days 30 --yes",
+    ),
+    done="The results are listed, written or imported; with --yes, they are deleted.",
+    failed="Some results are refused, or a file cannot be read, written or changed.",
+    argument_texts={"file": "The file to write: JSON, compressed if its name ends in .zst; - is standard output."},
 )
-@click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="List the results of this accelerator.")
+@click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--chip",
+    metavar="NAME|FILE|FINGERPRINT",
+    help="List or write only the results of this accelerator. --import: the chip of a file of the reference evaluator. "
+    "Default: its chip_type.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("own", "reference")),
+    default="own",
+    show_default=True,
+    help="With FILE: reference is that of the reference evaluator (2025.01).",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--import", "act", flag_value="import", help="Import the results of FILE instead.")
+@click.option("--delete", "act", flag_value="delete", help="Show the results that --yes deletes.")
+@click.option("--max-entries", type=click.IntRange(0), help="--delete: above this, the tenth unused longest.")
+@click.option("--days", type=click.FloatRange(0), help="--delete: results unused for this many days.")
+@click.option("--yes", is_flag=True, help="--delete: delete them.")
+@click.option("--dry-run", is_flag=True, hidden=True)
 @json_option
 @click.pass_obj
-def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
-    """List the accelerators that have stored results.
+def evaluations_verb(
+    settings: Settings, /, file: Path | None, chip: str | None, form: str, force: bool, act: str | None,
+    max_entries: int | None, days: float | None, yes: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """List, write, import or delete stored results.
 
-    With --chip, list the results of that accelerator.
+    Lists the accelerators that have results; with --chip, the results of one. With FILE, writes them to it, so that
+    other tools can read them.
+
+    --import takes a file that this verb wrote, or one of the reference evaluator (format 2025.01). Results already in
+    the store stay as they are; a result that cannot be right is refused.
+
+    --delete shows results unused for 90 days and, if an accelerator has more than 10,000 results, the tenth of them
+    that was unused longest.
     """
+    only_with("--delete", act == "delete", ("max_entries", "days", "yes"))
+    only_with("", act != "delete", ("file", "chip"), instead="--delete")
+    only_with("FILE, without --import", file and not act, ("form", "force"))
+    if act == "delete":
+        _delete(settings, max_entries, days, delete=yes and not dry_run, as_json=as_json)
+    elif act == "import":
+        if file is None:
+            raise UsageError("give the FILE with the results to import")
+        _import(settings, file, chip, as_json=as_json)
+    elif file is not None:
+        _export(settings, file, chip, form, force=force, as_json=as_json)
+    else:
+        _list(settings, chip, as_json=as_json)
+
+
+def _list(settings: Settings, chip: str | None, *, as_json: bool) -> None:
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations
         if chip is None:
@@ -61,31 +111,7 @@ def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
     emit(listed, as_json, lambda: _print_entries(list(results.values())))
 
 
-@evaluations_verb.command(
-    "export",
-    cls=Verb,
-    examples=("evaluations export results.json", "evaluations export - --chip SG2262 --format reference"),
-    done="The results are written.",
-    failed="The file cannot be written.",
-)
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="Accelerator. Default: the only one with results.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("own", "reference")),
-    default="own",
-    show_default=True,
-    help="reference: that of the reference evaluator (2025.01).",
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@json_option
-@click.pass_obj
-def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, force: bool, as_json: bool) -> None:
-    """Write the results of an accelerator to FILE, as JSON.
-
-    Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
-    """
+def _export(settings: Settings, file: Path, chip: str | None, form: str, *, force: bool, as_json: bool) -> None:
     from cache_engine.store.results import compress
 
     with open_cache(settings, create=False) as cache:
@@ -111,23 +137,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
     emit(document, as_json, lambda: print(done))
 
 
-@evaluations_verb.command(
-    "import",
-    cls=Verb,
-    examples=("evaluations import results.json",),
-    done="All results are in the store.",
-    failed="Some results are refused, or the file cannot be read.",
-)
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--chip", metavar="NAME|FILE", help="Chip of a file of the reference evaluator. Default: its chip_type.")
-@json_option
-@click.pass_obj
-def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bool) -> None:
-    """Import the results of FILE.
-
-    Results already in the store stay as they are; a result that cannot be right is refused. FILE may come from
-    evaluations export or from the reference evaluator (format 2025.01).
-    """
+def _import(settings: Settings, file: Path, chip: str | None, *, as_json: bool) -> None:
     from cache_engine.evaluator.chips import load_hardware
     from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
 
@@ -146,34 +156,14 @@ def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bo
     emit(document, as_json, lambda: _print_taken(taken), failed=taken.refused)
 
 
-@evaluations_verb.command(
-    "clean",
-    cls=Verb,
-    examples=("evaluations clean", "evaluations clean --days 30 --yes"),
-    done="The results are listed; with --yes, they are deleted.",
-    failed="A file cannot be changed.",
-)
-@click.option("--max-entries", type=click.IntRange(0), help="Above this, delete the tenth unused longest.")
-@click.option("--days", type=click.FloatRange(0), help="Delete results unused for this many days.")
-@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
-@click.option("--dry-run", is_flag=True, hidden=True)
-@json_option
-@click.pass_obj
-def clean_verb(
-    settings: Settings, /, max_entries: int | None, days: float | None, yes: bool, dry_run: bool, as_json: bool
-) -> None:
-    """Delete results that are unused or exceed a limit.
-
-    By default, deletes results unused for 90 days and, if an accelerator has more than 10,000 results, the tenth of
-    them that was unused longest. Lists them; --yes deletes them.
-    """
+def _delete(settings: Settings, max_entries: int | None, days: float | None, *, delete: bool, as_json: bool) -> None:
     from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS
 
     with open_cache(settings, create=False) as cache:
         plan = cache.evaluations.plan_pruning(
             MAX_ENTRIES if max_entries is None else max_entries, UNUSED_DAYS if days is None else days
         )
-        gone = cache.evaluations.prune(plan) if yes and not dry_run else None
+        gone = cache.evaluations.prune(plan) if delete else None
     document = {"dry_run": gone is None, "victims": plan, "pruned": gone}
     emit(document, as_json, lambda: _print_pruned(plan, gone))
 
@@ -195,7 +185,7 @@ def _fingerprint(stored: Evaluations, chip: str | None) -> str:
         raise UsageError(f"{len(matches)} fingerprints start with {chip}; give a longer prefix")
     found = matches[0] if matches else load_hardware(chip).fingerprint()
     if found not in known:
-        raise UsageError(f"no results of {chip}; gemm-cache evaluations ls lists accelerators with results")
+        raise UsageError(f"no results of {chip}; gemm-cache evaluations lists accelerators with results")
     return found
 
 

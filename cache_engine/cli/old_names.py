@@ -20,7 +20,11 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "caches doctor": ("caches --check", ""),
     "coverage": ("warm --dry-run --by shape", "MODEL|FILE"),
     "diff": ("show", "KEY KEY"),
-    "evaluations prune": ("evaluations clean --yes", ""),
+    "evaluations clean": ("evaluations --delete", ""),
+    "evaluations export": ("evaluations", "FILE"),
+    "evaluations import": ("evaluations --import", "FILE"),
+    "evaluations ls": ("evaluations", ""),
+    "evaluations prune": ("evaluations --delete --yes", ""),
     "evaluations validate": ("calibrate --check all", "FILE"),
     "export": ("pack export", "FILE"),
     "history": ("stats --by time", ""),
@@ -39,6 +43,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "report": ("show", "[KEY] [KEY] --html FILE"),
     "sample": ("warm --sample", ""),
     "search": ("ls", "TEXT"),
+    "store repair": ("verify --repair", ""),
     "sync": ("store sync", ""),
     "timings export": ("timings", "FILE"),
     "timings ls": ("timings", ""),
@@ -61,7 +66,7 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
     ("evaluate", "--no-tile-search"): ("--no-search tile", ""),
     ("evaluate", "--skew"): ("--experts", "SKEW"),
-    ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
+    ("evaluations", "--unused-days"): ("--days", "DAYS"),
     ("remote clean", "--older-than"): ("--days", "DAYS"),
     ("caches show", "--sass"): ("--part sass", ""),
     ("clean", "--foreign-format"): ("--stale format", ""),
@@ -143,8 +148,14 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
                 yield from shlex.split(words)[len(path.split()) :]
                 continue
         if word == "--" or (ends_at_argument and not word.startswith("-")):
-            yield word
-            break
+            more_words = [word, *rest]
+            # An old verb whose first word is a verb today: `evaluations validate`.
+            words, more = VERBS.get(old := " ".join([*path.split(), *more_words[:2]]), ("", ""))
+            if word in getattr(command, "commands", ()) and words.partition(" ")[0] not in ("", word):
+                say_new_name(ctx, old, f"{words} {more}")
+                more_words[:2] = shlex.split(words)
+            yield from more_words
+            return
         name, equals, value = word.partition("=")
         if word[:1] == "-" != word[1:2] and len(word) > 2:  # a short option with its value: -oFILE
             name, equals, value = word[:2], "=", word[2:]

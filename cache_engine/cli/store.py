@@ -1,4 +1,4 @@
-"""The verbs ``store migrate``, ``sync`` and ``repair``: upgrade the entries, update the index, repair damage."""
+"""The verbs ``store migrate`` and ``sync``: upgrade the entries, update the index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import click
 from cache_engine.cli import terminal
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
-from cache_engine.cli.verify import check
 from cache_engine.model.documents import fields_of
 from cache_engine.settings import Settings
 from cache_engine.store.codec import FORMAT
@@ -24,28 +23,9 @@ if TYPE_CHECKING:
     from cache_engine.model.key import CacheKey
 
 
-@click.group("store", cls=VerbGroup, examples=("store repair", "store migrate --dry-run"), no_args_is_help=True)
+@click.group("store", cls=VerbGroup, examples=("store migrate --dry-run", "store sync"), no_args_is_help=True)
 def store_verb() -> None:
-    """Repair or migrate the store, or update its index."""
-
-
-@store_verb.command(
-    "repair",
-    cls=Verb,
-    examples=("store repair", "store repair --json"),
-    done="Nothing is damaged, or all damage is repaired.",
-    failed="Something is damaged and cannot be repaired.",
-)
-@json_option
-@click.pass_obj
-def repair_verb(settings: Settings, /, as_json: bool) -> None:
-    """Check every file, and quarantine what is damaged.
-
-    Checks as verify does. Damaged files are moved to the quarantine, which verify --quarantined lists; their kernels
-    are compiled again on the next use.
-    """
-    with open_cache(settings, create=False) as cache:
-        check(cache, repair=True, as_json=as_json)
+    """Migrate the store, or update its index."""
 
 
 @store_verb.command(

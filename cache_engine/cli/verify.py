@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.old_names import say_new_name
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     cls=Verb,
     examples=(
         "verify",
+        "verify --repair",
         "verify --sample 0.05",
         "verify --signatures",
         "verify --quarantined",
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     missing="--signatures: the extra team is not installed.",
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--repair", is_flag=True, hidden=True)
+@click.option("--repair", is_flag=True, help="Move what is damaged to the quarantine; its kernels are compiled again on use.")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),
@@ -66,8 +66,7 @@ def verify_verb(
 ) -> None:  # fmt: skip
     """Check every file of the store.
 
-    Reads records, compiled code, the journal, timings and results, and verifies their checksums. gemm-cache store
-    repair moves damaged files to the quarantine; the kernels are compiled again on the next use.
+    Reads records, compiled code, the journal, timings and results, and verifies their checksums.
 
     --quarantined lists what is there: when and why it was moved, and whether it is valid now.
     """
@@ -77,8 +76,6 @@ def verify_verb(
         raise UsageError("--all and --yes go with --delete")
     if act is not None and (repair or signatures or sample != 1):
         raise UsageError("the quarantine has no --sample, --signatures or --repair; leave them out")
-    if repair:
-        say_new_name(click.get_current_context(), "verify --repair", "store repair")
     with open_cache(settings, create=False) as cache:
         if act is None:
             check(cache, sample, repair=repair, signatures=signatures, as_json=as_json)

@@ -117,7 +117,7 @@ def refuse_link(folder: str) -> None:
         PermissionError: when it is a link.
     """
     if os.path.islink(folder):
-        reason = f"{folder} is a link, not a folder; gemm-cache store repair moves it to quarantine"
+        reason = f"{folder} is a link, not a folder; gemm-cache verify --repair moves it to quarantine"
         raise PermissionError(errno.EPERM, reason)
 
 

@@ -119,7 +119,7 @@ def annotate(
         except Untrusted:
             raise
         except CorruptEntry as error:
-            mend = "gemm-cache store repair moves it to quarantine"
+            mend = "gemm-cache verify --repair moves it to quarantine"
             raise CorruptEntry(f"the note of {key[:12]} cannot be read: {error}; {mend}") from error
         tags = tuple(sorted(({*old.tags} | {*add}) - {*remove}))
         if len(tags) > MOST_TAGS:

@@ -278,7 +278,7 @@ class ResultFile:
         if state != self._state:
             snapshot, damage, _ = self._read()
             for path, error in damage.items():
-                _log.warning("%s: %s; to repair it, run gemm-cache store repair", path.name, error)
+                _log.warning("%s: %s; to repair it, run gemm-cache verify --repair", path.name, error)
             self.snapshot, self._state = snapshot, state
         return self.snapshot
 

@@ -251,7 +251,7 @@ def test_verify_finds_repairs_and_then_finds_nothing(compiled_store: Path) -> No
         "truncated",
         "stale temporary",
     ]
-    repaired = document("store", "repair", store=compiled_store)
+    repaired = document("verify", "--repair", store=compiled_store)
     assert all(finding["repaired"] for finding in repaired["findings"])
     assert document("verify", store=compiled_store) == {"checked": 3, "findings": []}
 

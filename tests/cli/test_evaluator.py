@@ -55,12 +55,12 @@ def test_each_switch_gives_another_result(place: Path) -> None:
     assert not any(one["cached"] for one in found)
     assert found[1]["tile"] == {"m": 16, "n": 8, "k": 32}
     assert found[2]["partition"] == {"g": 1, "m": 8, "n": 8, "k": 1}
-    listed = document("evaluations", "ls", store=place)["architectures"]
+    listed = document("evaluations", store=place)["architectures"]
     assert [(one["chip"], one["total_entries"], one["cache_misses"]) for one in listed] == [("SG2262", 8, 8)]
-    rows = document("evaluations", "ls", *CHIP, store=place)
+    rows = document("evaluations", *CHIP, store=place)
     assert rows["total"] == 8
     assert {row["key"] for row in rows["rows"]} == {one["key"] for one in found}
-    assert "8 results" in run("evaluations", "ls", *CHIP, store=place).stdout
+    assert "8 results" in run("evaluations", *CHIP, store=place).stdout
 
 
 def test_a_file_that_lost_its_times_is_listed_without_an_age(place: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_file_that_lost_its_times_is_listed_without_an_age(place: Path) -> Non
     path.write_bytes(path.read_bytes().replace(b'"statistics":{', b'"statistics":{"cache_hits":-1,', 1))
     for log in (place / "evaluations").glob("*.log"):
         log.unlink()
-    listed = run("evaluations", "ls", store=place)
+    listed = run("evaluations", store=place)
     assert listed.returncode == 0
     assert "unknown" in listed.stdout
     assert "days ago" not in listed.stdout
@@ -130,14 +130,14 @@ def test_results_go_out_and_in_again(place: Path, tmp_path: Path, name: str) -> 
     for m in (1, 2, 3):
         document("evaluate", m, 64, 64, *CHIP, store=place)
     file, other = tmp_path / name, tmp_path / "other"
-    exported = document("evaluations", "export", file, store=place)
+    exported = document("evaluations", file, store=place)
     assert (exported["entries"], exported["bytes"]) == (3, file.stat().st_size)
-    assert "--force" in run("evaluations", "export", file, store=place).stderr
-    assert run("evaluations", "export", file, "--force", store=place).returncode == 0
-    assert document("evaluations", "import", file, store=other)["taken"] == 3
-    assert document("evaluations", "import", file, store=other)["present"] == 3
+    assert "--force" in run("evaluations", file, store=place).stderr
+    assert run("evaluations", file, "--force", store=place).returncode == 0
+    assert document("evaluations", "--import", file, store=other)["taken"] == 3
+    assert document("evaluations", "--import", file, store=other)["present"] == 3
     assert document("evaluate", 2, 64, 64, *CHIP, store=other)["cached"]
-    printed: dict[str, Any] = json.loads(run("evaluations", "export", "-", store=place).stdout)
+    printed: dict[str, Any] = json.loads(run("evaluations", "-", store=place).stdout)
     assert len(printed["cache_entries"]) == 3
 
 
@@ -146,27 +146,27 @@ def test_results_go_out_in_the_format_of_the_reference_and_in_again(place: Path,
         document("evaluate", m, 64, 64, *CHIP, store=place)
     document("evaluate", 3, 64, 64, *CHIP, "--reduce-partial-sums", store=place)
     file, other = tmp_path / "theirs.json", tmp_path / "other"
-    done = run("evaluations", "export", file, "--format", "reference", "--json", store=place)
+    done = run("evaluations", file, "--format", "reference", "--json", store=place)
     assert (done.returncode, json.loads(done.stdout)["entries"]) == (0, 2)
     assert "left out: 1 result," in done.stderr
     assert json.loads(file.read_text())["cache_format_version"] == "2025.01"
-    assert document("evaluations", "import", file, store=other)["taken"] == 2
+    assert document("evaluations", "--import", file, store=other)["taken"] == 2
     assert document("evaluate", 2, 64, 64, *CHIP, store=other)["cached"]
 
 
 def test_import_refuses_bad_results_and_bad_files(place: Path, tmp_path: Path) -> None:
     document("evaluate", 1, 64, 64, *CHIP, store=place)
     file = tmp_path / "some.json"
-    document("evaluations", "export", file, store=place)
+    document("evaluations", file, store=place)
     exported = json.loads(file.read_text())
     (entry,) = exported["cache_entries"].values()
     entry["result"]["latency_us"] = 1.0
     file.write_text(json.dumps(exported))
-    refused = document("evaluations", "import", file, store=tmp_path / "other", code=1)
+    refused = document("evaluations", "--import", file, store=tmp_path / "other", code=1)
     assert (refused["taken"], len(refused["refused"])) == (0, 1)
     for content in (b"", b"{", b"\x28\xb5\x2f\xfd\x00"):
         file.write_bytes(content)
-        done = run("evaluations", "import", file, store=tmp_path / "other")
+        done = run("evaluations", "--import", file, store=tmp_path / "other")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
@@ -176,7 +176,7 @@ def test_a_small_file_that_declares_to_be_large_is_refused_before_it_is_decompre
     # Magic; four bytes of size, one segment, a checksum; the size.
     bomb.write_bytes(b"\x28\xb5\x2f\xfd\xa4" + (2**31 - 1).to_bytes(4, "little") + bytes(1000))
     done = subprocess.run(
-        [sys.executable, "-m", "cache_engine", "evaluations", "import", str(bomb)],
+        [sys.executable, "-m", "cache_engine", "evaluations", "--import", str(bomb)],
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29)),
@@ -188,13 +188,13 @@ def test_a_small_file_that_declares_to_be_large_is_refused_before_it_is_decompre
 def test_clean_says_and_then_does(place: Path) -> None:
     for m in (1, 2, 3):
         document("evaluate", m, 64, 64, *CHIP, store=place)
-    assert document("evaluations", "clean", store=place)["victims"] == []
-    would = document("evaluations", "clean", "--max-entries", 2, store=place)
+    assert document("evaluations", "--delete", store=place)["victims"] == []
+    would = document("evaluations", "--delete", "--max-entries", 2, store=place)
     assert (len(would["victims"]), would["pruned"]) == (1, None)
-    did = document("evaluations", "clean", "--max-entries", 2, "--yes", store=place)
+    did = document("evaluations", "--delete", "--max-entries", 2, "--yes", store=place)
     assert (did["victims"], did["pruned"]) == (would["victims"], 1)
-    assert document("evaluations", "ls", store=place)["architectures"][0]["total_entries"] == 2
-    assert run("evaluations", "clean", "--days", 0, "--yes", store=place).stdout.endswith("Deleted 2 results.\n")
+    assert document("evaluations", store=place)["architectures"][0]["total_entries"] == 2
+    assert run("evaluations", "--delete", "--days", 0, "--yes", store=place).stdout.endswith("Deleted 2 results.\n")
     acts = document("log", "--audit", store=place)["rows"]
     assert [(act["kind"], act["detail"]) for act in acts] == [
         ("prune", "2 results of SG2262"),
@@ -205,11 +205,11 @@ def test_clean_says_and_then_does(place: Path) -> None:
 
 
 def test_reading_creates_no_store_and_an_empty_one_is_reported(place: Path, compiled_store: Path) -> None:
-    assert run("evaluations", "ls", store=place).returncode == 2
+    assert run("evaluations", store=place).returncode == 2
     assert not place.exists()
-    assert document("evaluations", "ls", store=compiled_store) == {"architectures": []}
-    assert run("evaluations", "export", "-", store=compiled_store).returncode == 2
-    assert "no results of SG2262" in run("evaluations", "ls", *CHIP, store=compiled_store).stderr
+    assert document("evaluations", store=compiled_store) == {"architectures": []}
+    assert run("evaluations", "-", store=compiled_store).returncode == 2
+    assert "no results of SG2262" in run("evaluations", *CHIP, store=compiled_store).stderr
 
 
 def test_without_caching_it_is_searched_for_and_not_stored(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

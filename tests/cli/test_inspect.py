@@ -189,7 +189,7 @@ def test_explain_of_a_quarantined_kernel_says_when_and_why(compiled_store: Path)
     key = _keys(compiled_store)["sm_90", "bf16"]
     blob = blob_file(make_store(compiled_store), CacheKey(key))
     blob.write_bytes(blob.read_bytes()[:100])
-    document("store", "repair", store=compiled_store)
+    document("verify", "--repair", store=compiled_store)
     found = document("explain", *BF16, "sm_90", store=compiled_store)
     assert (found["hit"], found["nearest"]) == (False, None)
     (note,) = found["notes"]

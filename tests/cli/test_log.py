@@ -60,7 +60,7 @@ def test_damaged_lines_are_counted_and_verify_repairs_them(compiled_store: Path)
     assert "1 line skipped" in _run(compiled_store, "log").stdout
     found = json.loads(_run(compiled_store, "verify", "--json").stdout)["findings"]
     assert [(one["kind"], one["path"]) for one in found] == [("damaged decisions", "decisions/log.jsonl")]
-    assert _run(compiled_store, "store", "repair").returncode == 0
+    assert _run(compiled_store, "verify", "--repair").returncode == 0
     assert json.loads(_run(compiled_store, "log", "--json").stdout)["damaged"] == 0
 
 

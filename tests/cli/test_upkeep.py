@@ -132,7 +132,7 @@ def test_quarantined_items_are_listed_restored_and_deleted(compiled_store: Path)
     blob_file(store, keys[0]).write_bytes(b"damaged")
     (finding,) = document("verify", store=compiled_store, code=1)["findings"]
     assert [file["path"].partition("/")[0] for file in finding["files"]] == ["metadata", "kernels"]
-    document("store", "repair", store=compiled_store)
+    document("verify", "--repair", store=compiled_store)
     store.quarantine(keys[1])  # sound
     items = {item["key"]: item for item in document("verify", "--quarantined", store=compiled_store)["items"]}
     assert {key: item["restorable"] for key, item in items.items()} == {keys[0]: False, keys[1]: True}

@@ -62,7 +62,7 @@ def test_an_entry_of_a_newer_format_is_said_and_never_changed(store: DiskStore, 
         (("verify",), 0, "has format 3"),
         (("clean", "--all"), 0, "1 entry of another format version"),
         (("store", "migrate", "--dry-run"), 0, "another format"),
-        (("store", "repair"), 0, "has format 3"),
+        (("verify", "--repair"), 0, "has format 3"),
         (("pack", "export", pack), 0, "1 entry of another format version"),
         (("clean", "--all", "--yes"), 0, "1 entry of another format version"),
     ):

@@ -247,7 +247,7 @@ def test_a_pipe_or_device_in_a_store_blocks_nothing(
             "ls",
             "quarantine ls",
             "timings ls",
-            "evaluations ls",
+            "evaluations",
             "clean --dry-run",
             "doctor",
         ):
@@ -269,7 +269,7 @@ def test_an_input_that_is_not_a_regular_file_is_refused(
         for read in (table_shapes, read_measurements, load_chip):
             with pytest.raises(UsageError, match=r"not a regular file|No such device"):
                 read(path)
-        for verb in ("warm", "import", "evaluations import", "calibrate --check all", "evaluate 8 8 8 --chip"):
+        for verb in ("warm", "import", "evaluations --import", "calibrate --check all", "evaluate 8 8 8 --chip"):
             command = ["--store", str(store.layout.root), *verb.split(), str(path)]
             done = CliRunner().invoke(commands, command)
             assert isinstance(done.exception, GemmCacheError | OSError), (verb, done)
@@ -320,7 +320,7 @@ def test_with_a_clock_before_1970_nothing_fails(tmp_path: Path, monkeypatch: pyt
     assert job.ended_at < 0
     for verb in (
         "evaluate 8 8 8 --chip SG2260E", "stats", "stats --by arch", "ls", f"show {key}", "quarantine ls",
-        "evaluations ls", "evaluations clean --yes", "verify", "sync --rebuild", "clean --max-entries 0",
+        "evaluations", "evaluations --delete --yes", "verify", "sync --rebuild", "clean --max-entries 0",
     ):  # fmt: skip
         done = CliRunner().invoke(commands, ["--store", str(root), *verb.split()])
         assert done.exit_code == 0, (verb, done.exception)

@@ -98,7 +98,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         {"e_kind": "Whole model", "s_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
         "evaluate Qwen3-8B --chip H100 --m=16 --tp=2",
     ),
-    ("Predict", {"e_kind": "Saved results"}, "evaluations ls"),
+    ("Predict", {"e_kind": "Saved results"}, "evaluations"),
     ("Storage", {"rule": "stale"}, "clean --stale=toolchain"),
     *(
         ("Storage", {"tab": tab}, command)
@@ -107,7 +107,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
             ("Integrity", "verify"),
             ("Quarantine", "verify --quarantined"),
             ("Packs", "pack export kernels.gemmpack"),
-            ("Results", "evaluations clean"),
+            ("Results", "evaluations --delete"),
             ("Index", "store sync"),
             ("Settings", "doctor --settings"),
             ("Log", "log"),

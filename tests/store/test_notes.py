@@ -119,7 +119,7 @@ def test_a_file_that_is_no_note_is_neither_read_nor_replaced(store: DiskStore, d
     path.write_bytes(data)
     with pytest.raises(error):
         note_of(store.layout, KEY)
-    with pytest.raises(error, match="another format version" if error is UnknownNote else "store repair"):
+    with pytest.raises(error, match="another format version" if error is UnknownNote else "verify --repair"):
         annotate(store.layout, KEY, text="new")
     assert path.read_bytes() == data
     found = dict(noted(store.layout))

@@ -391,7 +391,7 @@ def test_through_a_link_in_place_of_a_folder_of_entries_nothing_is_written_or_de
     orphan = moved[1] / f"{key}-{'0' * 16}"
     orphan.touch()
     before = [sorted(target.iterdir()) for target in moved]
-    with pytest.raises(PermissionError, match="is a link, not a folder; gemm-cache store repair moves it"):
+    with pytest.raises(PermissionError, match="is a link, not a folder; gemm-cache verify --repair moves it"):
         publish(store, 1)
     assert apply(store, journal, plan_cleaning(store, Limits(everything=True))).evicted == 0
     assert [sorted(target.iterdir()) for target in moved] == before
