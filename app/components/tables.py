@@ -22,6 +22,8 @@ from app.presenters.shared import Row
 
 MOST_ROWS = 1_000
 """The most rows of a table that are drawn; its CSV file has all."""
+_ROW_PX, _BUTTON_PX = 25.2, 21  # for these, room is kept until the script draws the table: else what is below moves
+_MOST_RESERVED = 28  # rows; what is below more of them is out of view
 
 
 def draw(
@@ -94,6 +96,7 @@ def draw_cells(
             "file": file,
             "even": even,
         },
+        height=round((min(len(shown), _MOST_RESERVED) + 1) * _ROW_PX) + (_BUTTON_PX if file else 0),
         on_open_change=partial(_choose, key, {cell["href"] for cell in links} if stays else ()),
     )
     if not stays and told.open in [cell["href"] for cell in links]:

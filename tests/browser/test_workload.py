@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from cache_engine import GemmProblem, open_cache
 from tests.browser.conftest import job_held
+from tests.browser.test_code import SHIFTS
 from tests.browser.test_walk import WAIT_MS, at_rest
 from tests.helpers import make_store
 
@@ -42,6 +43,19 @@ def test_requests_of_another_process_appear_and_a_cell_leads_to_its_kernels(
     expect(page).to_have_url(re.compile("model=Llama-3.1-8B"), timeout=WAIT_MS)
     expect(page.get_by_role("row", name=re.compile("gate.up"))).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_pages_do_not_move_while_their_tables_are_drawn(page: Page, dashboard: str, compiled_store: Path) -> None:
+    with open_cache(compiled_store, enable_jit=False) as cache:
+        for n in range(1024, 20 * 1024, 1024):
+            cache.journal.asked(GemmProblem(16, n, 4096, arch="sm_90"))
+    page.add_init_script(SHIFTS)
+    for path, width, height in (("workload", 1400, 900), ("workload", 390, 844), ("kernels", 390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(f"{dashboard}/{path}")
+        expect(page.locator("tbody a").first).to_be_attached(timeout=WAIT_MS)
+        at_rest(page)
+        assert page.evaluate("window.shift") <= 0.1, (path, width)
 
 
 def test_what_is_missing_is_compiled_and_followed_in_place(page: Page, dashboard: str, compiled_store: Path) -> None:
