@@ -6,13 +6,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
-from streamlit.errors import StreamlitAPIException
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner import ScriptRunContext, get_script_run_ctx
 
 from app import context
 from app.addresses import OLD_TABS, STORAGE, tab_address
@@ -149,7 +147,8 @@ def address() -> dict[str, list[str]]:
 def remember_address() -> None:
     """Stores the address that the page has now, for ``renew_address``."""
     run = get_script_run_ctx()
-    st.session_state[_DRAWN] = run and run.page_script_hash, address()
+    if run is not None:
+        st.session_state[_DRAWN] = run.page_script_hash, _unbound(run)
 
 
 def renew_address() -> None:
@@ -164,15 +163,17 @@ def renew_address() -> None:
     if run is None or run.page_script_hash != page or run.is_history_navigation:
         return
     state = run.session_state._state  # noqa: SLF001 (nothing public tells the use of a widget from a link to the page)
-    if not any(map(state._widget_changed, state._new_widget_state)):  # noqa: SLF001
-        return
-    sent = address()
-    for name in drawn.keys() | sent.keys():
-        with suppress(StreamlitAPIException):  # of a parameter that is bound to a widget, whose value is newer anyway
-            if name not in drawn:
-                del st.query_params[name]
-            elif drawn[name] != sent.get(name):
-                st.query_params[name] = drawn[name]
+    if any(map(state._widget_changed, state._new_widget_state)):  # noqa: SLF001
+        sent = _unbound(run)
+        for name in sent.keys() - drawn.keys():
+            del st.query_params[name]
+        st.query_params.update({name: values for name, values in drawn.items() if values != sent.get(name)})
+
+
+def _unbound(run: ScriptRunContext) -> dict[str, list[str]]:
+    """The parameters of the address that are bound to no widget, whose value would be newer."""
+    with run.session_state.query_params() as given:
+        return {name: values for name, values in address().items() if not given.is_bound(name)}
 
 
 def is_just_opened(page: str) -> bool:
