@@ -6,13 +6,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
-from streamlit.errors import StreamlitAPIException
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner import ScriptRunContext, get_script_run_ctx
 
 from app import context
 from app.addresses import OLD_TABS, STORAGE, tab_address
@@ -149,7 +147,8 @@ def address() -> dict[str, list[str]]:
 def remember_address() -> None:
     """Stores the address that the page has now, for ``renew_address``."""
     run = get_script_run_ctx()
-    st.session_state[_DRAWN] = run and run.page_script_hash, address()
+    if run is not None:
+        st.session_state[_DRAWN] = run.page_script_hash, _unbound(run)
 
 
 def renew_address() -> None:
@@ -167,16 +166,18 @@ def renew_address() -> None:
         state = run.session_state._state  # noqa: SLF001
         used = any(map(state._widget_changed, state._new_widget_state))  # noqa: SLF001
     except AttributeError:  # of a later Streamlit: then the browser's address counts
-        used = False
-    if not used:
         return
-    sent = address()
-    for name in drawn.keys() | sent.keys():
-        with suppress(StreamlitAPIException):  # of a parameter that is bound to a widget, whose value is newer anyway
-            if name not in drawn:
-                del st.query_params[name]
-            elif drawn[name] != sent.get(name):
-                st.query_params[name] = drawn[name]
+    if used:
+        sent = _unbound(run)
+        for name in sent.keys() - drawn.keys():
+            del st.query_params[name]
+        st.query_params.update({name: values for name, values in drawn.items() if values != sent.get(name)})
+
+
+def _unbound(run: ScriptRunContext) -> dict[str, list[str]]:
+    """The parameters of the address that are bound to no widget, whose value would be newer."""
+    with run.session_state.query_params() as given:
+        return {name: values for name, values in address().items() if not given.is_bound(name)}
 
 
 def is_just_opened(page: str) -> bool:
