@@ -26,7 +26,7 @@ from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import queries, summaries
 from cache_engine.insight.coverage import Cell, Covering, coverage, wanted
-from cache_engine.insight.workload import MOST_SIZES, WorkCell, asked_cell, asked_rows, kernel_shares, model_row
+from cache_engine.insight.workload import MOST_SIZES, WorkCell, asked_cell, asked_rows, kernel_shares, model_rows
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.process import processors
@@ -34,7 +34,7 @@ from cache_engine.units import counted, human_age, human_ms
 from cache_engine.usage.demand import HALF_LIFE_S, Ledger
 
 STEP_S = 60  # answers about the demand are cached for as long
-ESTIMATED_S = 300  # an estimate reads up to 2,000 records
+ESTIMATED_S = 300  # an estimate reads up to 1,000 records
 MOST_ROWS, MOST_CHOICES = 60, 1_000  # of shapes that were asked for, and of kernels to choose for them
 MOST_AGAIN = 50
 MOST_TARGETS = 3  # of the store, chosen at first; each takes 0.1 s for a large model
@@ -120,7 +120,7 @@ def show_model(name: str) -> None:
 def of_a_model() -> None:
     """Draws the matrix of a model's shapes, and the job that compiles all that is missing."""
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
-    stored = sorted(context.ask(queries.architectures), key=lambda row: -row["entries"])
+    stored = sorted(context.ask(queries.sizes_of, queries.KernelFilter()), key=lambda row: -row["entries"])
     here = [local_arch() or context.cache().settings.default_arch, *(row["arch"] for row in stored)]
     columns = st.columns([2, 1, 3, 1], vertical_alignment="bottom")
     model = str(columns[0].selectbox("Model", models, key="model", bind="query-params"))
@@ -141,7 +141,7 @@ def of_a_model() -> None:
         return
     kept = {"part": OF_A_MODEL, "model": model, "dtype": dtype, "archs": archs}
     kept |= {"missing": "true"} if only_missing else {}
-    rows = [model_row(row, found[1]) for row in cells]
+    rows = model_rows(cells, found[1])
     matrix(rows, found, kept, only_missing=only_missing, job={"model": model, "dtype": dtype, "tokens": TOKENS})
 
 

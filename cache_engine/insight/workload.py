@@ -72,14 +72,15 @@ def asked_cell(cache: Cache, share: DemandShare, sketch: Sketch) -> WorkCell:
     return WorkCell(shape, kernels, "" if kernels else refused, share)
 
 
-def model_row(cells: Iterable[Cell], report: DemandReport) -> list[WorkCell]:
-    """The cells of one of a model's shapes, each with its share of a report by shape."""
+def model_rows(rows: Iterable[Iterable[Cell]], report: DemandReport) -> list[list[WorkCell]]:
+    """The cells of each of a model's shapes, with their shares of a report by shape."""
     shares = {share.shape: share for share in report.shares}
-    row = []
-    for cell in cells:
-        shape = Shape.of(cell.problem)
-        row.append(WorkCell(shape, cell.kernels, cell.refused, shares.get(shape), cell.shape.operation))
-    return row
+
+    def cell(one: Cell) -> WorkCell:
+        shape = Shape.of(one.problem)
+        return WorkCell(shape, one.kernels, one.refused, shares.get(shape), one.shape.operation)
+
+    return [list(map(cell, row)) for row in rows]
 
 
 def heaviest(sketch: Sketch) -> list[tuple[int, float]]:

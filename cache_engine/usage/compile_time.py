@@ -17,7 +17,7 @@ from statistics import median
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.kernel import KernelConfig
 
-MOST_RECORDS = 2000
+MOST_RECORDS = 1000
 """The largest number of records that are used: the first by key, which is a random sample because keys are hashes."""
 
 PUBLISHED_S = {"nvrtc": 0.161, "nvcc": 0.370, "triton": 0.517}

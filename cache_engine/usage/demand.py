@@ -233,6 +233,9 @@ def drop_lightest(sketches: dict[Shape, Sketch], most: int) -> float:
 # ---- Values computed from a ledger ----
 
 
+_ITEMSIZES = {dtype.value: dtype.itemsize for dtype in DType}
+
+
 def by_flops(shape: Shape, m: int) -> float:
     """The floating-point operations of one launch for this shape and m."""
     return 2.0 * _row_matrices(shape) * m * shape.n * shape.k
@@ -242,8 +245,8 @@ def by_bytes(shape: Shape, m: int) -> float:
     """The bytes of A, B and C for this shape and m; 0 for types that this program does not know."""
     s = shape
     try:
-        read, written = DType(s.dtype).itemsize, DType(s.out_dtype).itemsize
-    except ValueError:
+        read, written = _ITEMSIZES[s.dtype], _ITEMSIZES[s.out_dtype]
+    except KeyError:
         return 0.0
     rows = m * (s.k * read + s.n * written)
     return float(_row_matrices(s) * rows + s.batch * s.n * s.k * read)

@@ -77,6 +77,11 @@ class DemandShare:
             if source == MEASURED:
                 self.measured += launches
 
+    def add_all(self, other: DemandShare) -> None:
+        """Adds the sums of another share."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 _SUMS = [one.name for one in fields(DemandShare) if one.type == "float"]
 
@@ -126,13 +131,14 @@ def report(
     for shape, m, weight, us, source in _launches(ledger, times):
         if not may_go_on():
             raise SearchStopped(f"adding up {counted(len(ledger.sketches), 'shape')} was stopped")
-        what = (weight, by_flops(shape, m), by_bytes(shape, m), us, source)
-        total.add(*what)
         name, key = kernel_of(shape, m) if by == KERNEL else ("", "")
-        place: object = {SHAPE: shape, KERNEL: key or name, ARCH: shape.arch}[by]
-        if place not in shares:
-            shares[place] = _new_share(by, shape, name, key)
-        shares[place].add(*what)
+        place = shape if by == SHAPE else shape.arch if by == ARCH else key or name
+        share = shares.get(place)
+        if share is None:
+            share = shares[place] = _new_share(by, shape, name, key)
+        share.add(weight, by_flops(shape, m), by_bytes(shape, m), us, source)
+    for share in shares.values():
+        total.add_all(share)
     for share in (total, *shares.values()):
         # A ledger counts as at least an hour old: a rate over seconds says nothing about an hour.
         share.per_hour = 3600 * rate(ledger, share.launches, max(ledger.at, ledger.since + 3600))
@@ -167,8 +173,7 @@ def models_like(found: DemandReport) -> tuple[DemandShare, ...]:
         place = (one.shape.n, one.shape.k) if one.shape else (0, 0)
         for name in (name for name, shapes in models.items() if place in shapes):
             share = shares.setdefault(name, DemandShare(name, all_shapes=len(models[name])))
-            for summed in _SUMS:
-                setattr(share, summed, getattr(share, summed) + getattr(one, summed))
+            share.add_all(one)
             asked.setdefault(name, set()).add(place)
     for name, share in shares.items():
         share.asked_shapes = len(asked[name])

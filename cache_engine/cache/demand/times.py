@@ -58,7 +58,7 @@ class LaunchTimes:
         self.gpus: dict[str, dict[str, str]] = {}
         self.missing = ""
         self._devices: dict[str, tuple[str, str]] = {}
-        self._predicted_for: dict[str, Gpu | None] = {}
+        self._predicted_for: dict[tuple[str, str, str], Gpu | None] = {}
         self._ahead: dict[tuple[Shape, tuple[int, ...]], list[LaunchTime]] = {}
         latest: dict[tuple[Shape, int, str, str, KernelConfig], float] = {}
         for one in timings:
@@ -118,18 +118,17 @@ class LaunchTimes:
 
     def _gpu_of(self, shape: Shape) -> Gpu | None:
         """The GPU for which the times of a shape are predicted; ``None`` if they cannot be."""
-        if self.missing:
-            return None
-        try:
-            import numpy  # noqa: F401 (an extra brings it)
+        kind = shape.arch, shape.dtype, shape.out_dtype
+        if not self.missing and kind not in self._predicted_for:
+            try:
+                import numpy  # noqa: F401 (an extra brings it)
 
-            from cache_engine.evaluator import gpu as model
-        except (ExtraMissing, ImportError) as error:
-            self.missing = str(error)
-            return None
-        if shape.arch not in self._predicted_for:
-            self._predicted_for[shape.arch] = self._gpu_for(shape.arch)
-        return self._predicted_for[shape.arch] if {shape.dtype, shape.out_dtype} <= set(model.DTYPES) else None
+                from cache_engine.evaluator import gpu as model
+            except (ExtraMissing, ImportError) as error:
+                self.missing = str(error)
+                return None
+            self._predicted_for[kind] = self._gpu_for(shape.arch) if set(kind[1:]) <= set(model.DTYPES) else None
+        return self._predicted_for.get(kind)
 
     def _gpu_for(self, arch: str) -> Gpu | None:
         """The GPU for which a target's times are predicted: the one measured last, else the first in the model."""
