@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     missing="--signatures: the extra team is not installed.",
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--repair", is_flag=True, help="Move what is damaged to the quarantine; its kernels are compiled again on use.")
+@click.option(
+    "--repair", is_flag=True, help="Quarantine what is damaged; its kernels are compiled again on the next use."
+)
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),
