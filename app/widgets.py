@@ -147,7 +147,7 @@ def address() -> dict[str, list[str]]:
 def remember_address() -> None:
     """Stores the address that the page has now, for ``renew_address``."""
     run = get_script_run_ctx()
-    if run is not None:
+    with suppress(AttributeError):  # no run; or of a later Streamlit: then the browser's address counts
         st.session_state[_DRAWN] = run.page_script_hash, _unbound(run)
 
 
@@ -165,7 +165,7 @@ def renew_address() -> None:
     try:  # nothing public tells the use of a widget from a link to the page
         state = run.session_state._state  # noqa: SLF001
         used = any(map(state._widget_changed, state._new_widget_state))  # noqa: SLF001
-    except AttributeError:  # of a later Streamlit: then the browser's address counts
+    except AttributeError:  # of a later Streamlit
         return
     if used:
         sent = _unbound(run)

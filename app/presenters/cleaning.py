@@ -81,13 +81,13 @@ def own_cleaning(values: Values) -> tuple[Limits | None, list[str] | None]:
         return Limits(max_bytes=parse_bytes(size)), [f"--max-bytes={size}"]
     found: dict[str, tuple[Limits | None, list[str] | None]] = {
         "settings": (None, []),
-        "expired": (Limits(expire_days=days), ["--expired" if days is None else f"--days={days:g}"]),
-        "stale": (Limits(stale_toolchain=True), ["--stale=toolchain"]),
+        "expired": (Limits(expire_days=days), ["--state=expired" if days is None else f"--days={days:g}"]),
+        "stale": (Limits(stale_toolchain=True), ["--state=stale"]),
         "entries": (Limits(max_entries=keep), [f"--max-entries={keep}"]),
         "disk": (Limits(max_disk_share=percent / 100), [f"--max-bytes={percent}%"]),
         "archs": (Limits(archs=frozenset(archs)), [f"--arch={arch}" for arch in archs] or None),
         "keys": (Limits(keys=keys), [f"--key={key}" for key in sorted(keys)] or None),
-        "foreign": (Limits(foreign_format=True), ["--stale=format"]),
+        "foreign": (Limits(foreign_format=True), ["--state=unknown-format"]),
         "all": (Limits(everything=True), ["--all"]),
     }
     return found[rule]

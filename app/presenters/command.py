@@ -122,6 +122,8 @@ def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
     if kind == "Whole model":
         model, dtype = (one.arguments(values.get(one.key, one.default)) for one in pass_form())
         of_model = [f"--{option}={values[f'e_{key}']}" for option, key in _OF_MODEL.items() if values.get(f"e_{key}")]
+        sizes = ",".join(f"{name}={values[f'e_{name}']}" for name in ("tp", "ep", "dp") if values.get(f"e_{name}"))
+        of_model += [f"--parallel={sizes}"] if sizes else []
         return ("evaluate", *model, *chip, *(_evaluated(word) for word in dtype), *of_model)
     shape = {one: values.get(one.key, one.default) for one in shape_form(arch) if one.name in _EVALUATED}
     if values.get("s_mode", WITHOUT) != WITHOUT:
@@ -135,7 +137,7 @@ def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
 
 
 _EVALUATED = ("m", "n", "k", "batch", "dtype", "out_dtype", "scales")
-_OF_MODEL = {"m": "tokens", "phase": "phase", "tp": "tp", "ep": "ep", "dp": "dp", "skew": "skew"}
+_OF_MODEL = {"m": "tokens", "mode": "phase", "experts": "skew"}
 
 
 def _evaluated(word: object) -> str:

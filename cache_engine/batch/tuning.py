@@ -94,14 +94,14 @@ def candidates(
     return sorted(found, key=lambda candidate: candidate.predicted_cycles)
 
 
-def all_candidates(cache: Cache, chosen: Sequence[Selection]) -> list[Selection]:
+def all_candidates(cache: Cache, chosen: Sequence[Selection], top: int) -> list[Selection]:
     """The kernels to time for the problems of ``chosen``, without duplicates; raises as ``candidates``.
 
     They come in the order of ``chosen``; for each problem, the best prediction first.
     """
     found: dict[CacheKey, Selection] = {}
     for own in chosen:
-        for one in candidates(cache, own.problem, (own.family.name,), own.compiler.name):
+        for one in candidates(cache, own.problem, (own.family.name,), own.compiler.name, top):
             found.setdefault(one.selection.key, one.selection)
     return list(found.values())
 

@@ -26,11 +26,10 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 @click.command(
     "clean",
     cls=Verb,
-    examples=("clean", "clean --max-bytes 2GB --yes", "clean --days 14 --stale toolchain", "clean --all --yes"),
+    examples=("clean", "clean --max-bytes 2GB --yes", "clean --days 14 --state stale", "clean --all --yes"),
     done="The kernels are listed; with --yes, they are evicted.",
     failed="Other maintenance is running, or a file cannot be deleted.",
 )
-@click.option("--expired", is_flag=True, help="Evict kernels unused for expire_days.")
 @click.option("--days", type=click.FloatRange(0), help="Evict kernels unused for this many days.")
 @click.option(
     "--max-bytes",
@@ -41,11 +40,12 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 @click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number of kernels.")
 @click.option("--max-disk-share", type=click.FloatRange(0, 1), hidden=True)
 @click.option(
-    "--stale",
-    type=click.Choice(("toolchain", "format")),
+    "--state",
+    "states",
+    type=click.Choice(("expired", "stale", "unknown-format")),
     multiple=True,
-    help="Evict stale kernels (repeatable). toolchain: of a compiler or template that is no longer used; format: that "
-    "only another version of gemm-cache can read.",
+    help="Evict kernels in this state (repeatable). expired: unused for expire_days; stale: of a compiler or template "
+    "that is no longer used; unknown-format: that only another version of gemm-cache can read.",
 )
 @partial(only_targets_option, help_text="Evict kernels for this target or chip (repeatable).")
 @click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
@@ -58,14 +58,14 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 @json_option
 @click.pass_obj
 def clean_verb(
-    settings: Settings, /, expired: bool, days: float | None, max_bytes: tuple[str, ...], max_entries: int | None,
-    max_disk_share: float | None, stale: tuple[str, ...], archs: tuple[str, ...], key: tuple[str, ...],
+    settings: Settings, /, days: float | None, max_bytes: tuple[str, ...], max_entries: int | None,
+    max_disk_share: float | None, states: tuple[str, ...], archs: tuple[str, ...], key: tuple[str, ...],
     pinned: bool, everything: bool, yes: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show which kernels to evict; with --yes, evict them.
 
     Each option that names kernels or a limit is a rule. A kernel is evicted if any one of the rules names it: --days 14
-    --stale toolchain evicts what is unused for 14 days, and also what is stale. Without a rule, evicts by the limits in
+    --state stale evicts what is unused for 14 days, and also what is stale. Without a rule, evicts by the limits in
     the settings. The least recently used come first; the setting eviction has other orders. Pinned kernels stay, and
     count against limits. Kernels that serve any size (dynamic) go last, and do not expire. Also deletes leftover
     temporary files, and what has been in quarantine for 30 days. Timings are kept: configs are chosen by them.
@@ -75,15 +75,15 @@ def clean_verb(
     targets = frozenset(architecture(name).name for name in archs)
     with open_cache(settings, create=False) as cache:
         rules = Limits(
-            expire_days=days if days is not None else settings.expire_days if expired else None,
-            stale_toolchain="toolchain" in stale,
+            expire_days=days if days is not None else settings.expire_days if "expired" in states else None,
+            stale_toolchain="stale" in states,
             keys=frozenset(cache.admin.find_key(prefix) for prefix in key),
             archs=targets,
             max_bytes=most_bytes,
             max_entries=max_entries,
             max_disk_share=most_share,
             everything=everything,
-            foreign_format="format" in stale,
+            foreign_format="unknown-format" in states,
             pinned=pinned,
         )
         has_rule = replace(rules, pinned=False) != Limits()
@@ -175,7 +175,8 @@ def _print_cleaning(d: dict[str, Any], plan: EvictionPlan, cleaned: Cleaned | No
             + "."
         )
     if d["foreign"]:
-        print(f"{_entries(d['foreign'])} of another format version not evicted; --stale format evicts such entries.")
+        words = "of another format version not evicted; --state unknown-format evicts such entries."
+        print(f"{_entries(d['foreign'])} {words}")
     if d["pinned"]:
         print(f"{_entries(d['pinned'])} pinned and not evicted; --pinned evicts such entries.")
     if d["kept_timings"]:

@@ -44,7 +44,7 @@ _EXPLAIN_S = 2.0
     examples=(
         "compile 4096 7168 2048 --arch sm_90a",
         "compile 16 7168 2048 --dtype fp16 --epilogue bias+relu --json",
-        "compile 4096 7168 2048 --force --debug-dump ./dump",
+        "compile 4096 7168 2048 --force --output ./dump",
         "compile 300 7168 2048 --wait 0",
     ),
     done="The kernel is compiled, or was in the cache; with --wait, another kernel may serve.",
@@ -61,7 +61,8 @@ _EXPLAIN_S = 2.0
     "if there is one; else go on waiting.",
 )
 @click.option(
-    "--debug-dump",
+    "--output",
+    "debug_dump",
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Recompile and write source, PTX, SASS, log and environment to DIR, even on failure.",
@@ -81,7 +82,7 @@ def compile_verb(
     With --wait, the kernel that serves is printed at once; the verb ends when the one that was asked for is stored.
     """
     if wait is not None and (force or debug_dump):
-        raise UsageError("--wait and --force or --debug-dump exclude each other: what is compiled again is waited for")
+        raise UsageError("--wait and --force or --output exclude each other: what is compiled again is waited for")
     with reporting(job) as reporter, open_for(settings, asked) as cache:
         how: dict[str, Any] = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
         kernel, why = get_kernel(cache, asked, reporter, **(how if wait is None else {"wait_ms": wait}))

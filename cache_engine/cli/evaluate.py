@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MOST_PASSES = 10_000
 _PATIENCE_S = 1.0
 _CONFIG = ".json"
-_MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "alternatives", "form")
+_MODEL_OPTIONS = ("tokens", "modes", "parallel", "experts", "sequences", "form")
 
 
 @click.command(
@@ -50,7 +50,7 @@ _MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "
         "evaluate 4096 7168 2048 --chip H100",
         "evaluate 64 7168 2112 --chip SG2262 --json",
         "evaluate DeepSeek-V3 --chip SG2262 --chip H100 --m 16,4096",
-        "evaluate config.json --chip H200 --tp 8 --phase decode --m 64",
+        "evaluate config.json --chip H200 --parallel tp=8 --mode decode --m 64",
     ),
     done="The prediction is printed.",
     failed="The description of the accelerator cannot be read.",
@@ -83,19 +83,26 @@ _MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "
 @click.option("--reduce-partial-sums", is_flag=True, help="Count the time to add partial sums over k.")
 @click.option("--compute-rate", type=float, default=1.0, help="Speed of this dtype, relative to the clock.")
 @click.option("--m", "tokens", default="4096", show_default=True, help="Of a model: numbers of tokens, such as 1,16.")
-@click.option("--phase", default="prefill", metavar="prefill|decode", show_default=True, help="Of a model: the phase.")
-@click.option("--tp", type=Size(), default=1, show_default=True, help="Of a model: tensor parallel size.")
-@click.option("--ep", type=Size(), default=1, show_default=True, help="Of a model: expert parallel size.")
-@click.option("--dp", type=Size(), default=1, show_default=True, help="Of a model: data parallel size.")
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    metavar="NAME",
+    help="Of a model (repeatable): prefill (default) or decode; of latent attention, fused or separate first products, "
+    "expanded or absorbed keys and values.",
+)
+@click.option(
+    "--parallel",
+    multiple=True,
+    metavar="tp=N,ep=N,dp=N",
+    help="Of a model: tensor, expert and data parallel sizes. Default: 1 each.",
+)
 @click.option(
     "--experts",
     metavar="SKEW|FILE",
     help="Of a model: the r-th expert gets 1/r^SKEW of the first's tokens; or a CSV file, tokens of each. Default: 0.",
 )
 @click.option("--sequences", type=Size(), help="Of a model: logits of the last token of so many sequences only.")
-@click.option(
-    "--alternative", "alternatives", multiple=True, metavar="NAME", help="Of a model: another way to compute."
-)
 @click.option(
     "--format",
     "form",
@@ -113,8 +120,7 @@ def evaluate_verb(settings: Settings, /, m: str | None, n: int | None, k: int | 
 
     MODEL is a model of the catalogue, a CSV file with its shapes, or the config.json that a model of a known family is
     published with. Prints each operation, and the totals of a layer and of a pass, on one chip of those that share the
-    model. Alternatives are fused or separate (the first products of latent attention), expanded or absorbed (its keys
-    and values).
+    model.
     """
     from cache_engine.evaluator.cost import SearchMode
 
@@ -206,7 +212,7 @@ def _evaluate_model(settings: Settings, name: str, mode: SearchMode, asked: dict
 
     if asked["form"] == "csv" and asked["as_json"]:
         raise UsageError("--json and --format csv exclude each other; choose one")
-    parallel = Parallel(asked["tp"], asked["ep"], asked["dp"])
+    parallel = Parallel(**_parallel(",".join(asked["parallel"])))
     shapes = _shapes(name, parallel)
     step = _step(asked)
     tokens = [m for sizes in _tokens(asked["tokens"], len(asked["chips"])) for m in sizes]
@@ -242,9 +248,18 @@ def _shapes(name: str, parallel: Parallel) -> list[ModelShape]:
     return layers_of(read_config(Path(name)), parallel) if name.endswith(_CONFIG) else layers_named(name, parallel)
 
 
+def _parallel(text: str) -> dict[str, int]:
+    """The sizes in a text such as ``"tp=8,ep=8"``, by the names of the fields of ``Parallel``."""
+    fields = {"tp": "tensor", "ep": "expert", "dp": "data"}
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if unknown := next((name for name, _, _ in pairs if name not in fields), None):
+        raise UsageError(f"{unknown!r} is no parallel size; write tp=N, ep=N and dp=N, such as tp=8,ep=8")
+    return {fields[name]: Size().convert(size, None, None) for name, _, size in pairs}
+
+
 def _step(asked: dict[str, Any]) -> Step:
     from cache_engine.evaluator.catalogue.tables import expert_counts
-    from cache_engine.insight.passes import Step
+    from cache_engine.insight.passes import PHASES, PREFILL, Step
 
     skew, weights = 0.0, tuple[float, ...]()
     if asked["experts"] is not None:
@@ -252,7 +267,11 @@ def _step(asked: dict[str, Any]) -> Step:
             skew = float(asked["experts"])
         except ValueError:
             weights = expert_counts(Path(asked["experts"]))
-    return Step(1, asked["phase"], asked["alternatives"], asked["sequences"], skew, weights, asked["dtype"])
+    phase, *others = {name for name in asked["modes"] if name in PHASES} or {PREFILL}
+    if others:
+        raise UsageError(f"{' and '.join(PHASES)} exclude each other; choose one --mode")
+    ways = tuple(name for name in asked["modes"] if name not in PHASES)
+    return Step(1, phase, ways, asked["sequences"], skew, weights, asked["dtype"])
 
 
 def _tokens(text: str, chips: int) -> tuple[range, ...]:

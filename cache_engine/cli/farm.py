@@ -128,20 +128,22 @@ def worker_verb(
     completers={"table": models},
 )
 @table_options
-@click.option("--tune", is_flag=True, help="Also the 8 configs of each kernel that tune would time, for a GPU later.")
+@click.option(
+    "--top", type=click.IntRange(1, 1000), help="Also as many configs of each kernel, for tune on a GPU later."
+)
 @click.option("--engine", type=click.Choice(["celery", "dask"]), default="celery", hidden=True)
 @click.option("--scheduler", hidden=True)
 @_farm_options
 @json_option
 @click.pass_obj
 def compile_verb(
-    settings: Settings, /, tune: bool, engine: str, scheduler: str | None, broker: str | None, url: str | None,
+    settings: Settings, /, top: int | None, engine: str, scheduler: str | None, broker: str | None, url: str | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
     The kernels are those that warm with the same arguments compiles, the most requested ones first. Workers have no GPU
-    and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C withdraws the
+    and time nothing: with --top they compile what tune would time for the first m of each kernel. Ctrl-C withdraws the
     kernels that no worker has begun; the same command resumes. Afterwards, remote pull or a lookup fetches the kernels.
     """
     from cache_engine.team.progress import Following
@@ -156,7 +158,7 @@ def compile_verb(
     require("team", "the farm", "celery", "redis")
     remote = remote_named(settings, url)
     submission = Submission(_broker_named(settings, broker), remote)
-    asked = _asked(settings, wanted_of(options), tune=tune)
+    asked = _asked(settings, wanted_of(options), top)
     print(printable(asked.in_words), file=sys.stderr)
     run = Following(submission.board, submission.job, options["table"], asked.selections, asked.times)
     with terminal.progress("Compiling on the farm", len(asked.selections), time_left=False) as (bar, task):
@@ -268,7 +270,7 @@ class _Asked:
         )
 
 
-def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Asked:
+def _asked(settings: Settings, asked: list[list[Wanted]], top: int | None) -> _Asked:
     """The kernels to request from the farm.
 
     Where there is a store, the kernels are in the order of its demand, and its records predict their compile times.
@@ -287,7 +289,7 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
         if cache.has_store:
             kernels = by_demand(kernels, cache.demand.ledger())
         needed = {kernel.key: kernel.selection for kernel in kernels}
-        candidates = all_candidates(cache, list(needed.values())) if tune else []
+        candidates = all_candidates(cache, list(needed.values()), top) if top else []
         more = [one for one in candidates if one.key not in needed]
         return _Asked([*needed.values(), *more], compile_times(cache), len(more))
 

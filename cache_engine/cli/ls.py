@@ -32,7 +32,7 @@ _SORTS = [name.replace(" ", "-") for name in SORTS]
         "ls 4096x7168 'registers>200'",
         "ls hits=0 'created>30d'",
         "ls 'tensor_*' 'compile>1s' 'size>=64KB' specialise=exact",
-        "ls --framework triton --json",
+        "ls --kind triton --json",
     ),
     done="The kernels are listed, or none matches.",
     missing="The extra dashboard is not installed.",
@@ -42,7 +42,7 @@ _SORTS = [name.replace(" ", "-") for name in SORTS]
 @click.option("--dtype", multiple=True, help="Only this element type (repeatable).")
 @click.option("--family", multiple=True, help="Only this family (repeatable).")
 @click.option("--compiler", multiple=True, help="Only this compiler (repeatable).")
-@click.option("--framework", multiple=True, help="Only kernels that this framework put here (repeatable).")
+@click.option("--kind", multiple=True, help="Only kernels of this framework (repeatable).")
 @click.option(
     "--sort", type=click.Choice([*_SORTS, *OLD_SORTS]), metavar="BY", default=_SORTS[0], show_default=True,
     help=f"Sort order, one of: {', '.join(_SORTS)}.",
@@ -54,7 +54,7 @@ _SORTS = [name.replace(" ", "-") for name in SORTS]
 @click.pass_obj
 def ls_verb(
     settings: Settings, /, text: tuple[str, ...], archs: tuple[str, ...], dtype: tuple[str, ...],
-    family: tuple[str, ...], compiler: tuple[str, ...], framework: tuple[str, ...], sort: str, ascending: bool,
+    family: tuple[str, ...], compiler: tuple[str, ...], kind: tuple[str, ...], sort: str, ascending: bool,
     limit: int, offset: int, as_json: bool,
 ) -> None:  # fmt: skip
     """List kernels, or those matching every word of TEXT.
@@ -92,8 +92,8 @@ def ls_verb(
     search = read_search(words)
     chosen = queries.KernelFilter.of(search, archs, dtype, family, compiler)
     # Kernels of other frameworks have no dtype or family that would be known, and ours have no framework.
-    others = replace(chosen, frameworks=framework)
-    has_ours = not framework
+    others = replace(chosen, frameworks=kind)
+    has_ours = not kind
     page: dict[str, Any] = {
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
     }  # fmt: skip

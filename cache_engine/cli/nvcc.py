@@ -20,25 +20,25 @@ from cache_engine.units import printable
     cls=Verb,
     examples=(
         "nvcc -- /usr/local/cuda/bin/nvcc -cubin -arch=sm_90a kernel.cu -o kernel.cubin",
-        "nvcc --explain -- nvcc -cubin -arch=sm_90a kernel.cu -o kernel.cubin",
+        "nvcc --dry-run -- nvcc -cubin -arch=sm_90a kernel.cu -o kernel.cubin",
     ),
     argument_texts={"words": "The command, behind --; without an nvcc in front it is this machine's."},
-    done="nvcc's own exit code; with --explain: the command would be a hit.",
-    failed="--explain: it would not; the reasons are printed.",
+    done="nvcc's own exit code; with --dry-run: the command would be a hit.",
+    failed="--dry-run: it would not; the reasons are printed.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--explain", is_flag=True, help="Run nothing; say whether it is a hit, and what made a miss.")
+@click.option("--dry-run", is_flag=True, help="Run nothing; say whether it is a hit, and what made a miss.")
 @json_option
 @click.pass_obj
-def nvcc_verb(settings: Settings, /, words: tuple[str, ...], explain: bool, as_json: bool) -> None:
+def nvcc_verb(settings: Settings, /, words: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Run a command of nvcc, or serve its stored result.
 
     gemm-cache-nvcc does the same and starts faster: name it where a framework takes an nvcc. A command with options
     that are not understood runs as without us; stats counts those, by reason.
     """
-    if not explain:
+    if not dry_run:
         if as_json:
-            raise UsageError("--json goes with --explain; without it the output is nvcc's")
+            raise UsageError("--json goes with --dry-run; without it the output is nvcc's")
         from cache_engine.adapters.nvcc import launch
 
         sys.exit(launch(words, {**os.environ, "GEMM_CACHE_DIR": str(settings.directory())}))

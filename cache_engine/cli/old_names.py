@@ -40,7 +40,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "quarantine restore": ("verify --restore", "NAME"),
     "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
     "remote gc": ("remote clean --yes", ""),
-    "report": ("show", "[KEY] [KEY] --html FILE"),
+    "report": ("show", "[KEY] [KEY] --output FILE"),
     "sample": ("warm --sample", ""),
     "search": ("ls", "TEXT"),
     "store repair": ("verify --repair", ""),
@@ -60,20 +60,31 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("caches clean", "--irs-only"): ("--part ir", ""),
     ("calibrate", "--kept-out"): ("--check kept-out", ""),
     ("dashboard", "--headless"): ("", ""),
+    ("evaluate", "--alternative"): ("--mode", "NAME"),
     ("evaluate", "--csv"): ("--format csv", ""),
+    ("evaluate", "--dp"): ("--parallel dp=", "N"),
+    ("evaluate", "--ep"): ("--parallel ep=", "N"),
     ("evaluate", "--config"): ("", "FILE"),
     ("evaluate", "--expert-counts"): ("--experts", "FILE"),
     ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
     ("evaluate", "--no-tile-search"): ("--no-search tile", ""),
+    ("evaluate", "--phase"): ("--mode", "NAME"),
     ("evaluate", "--skew"): ("--experts", "SKEW"),
+    ("evaluate", "--tp"): ("--parallel tp=", "N"),
     ("evaluations", "--unused-days"): ("--days", "DAYS"),
     ("remote clean", "--older-than"): ("--days", "DAYS"),
     ("caches show", "--sass"): ("--part sass", ""),
-    ("clean", "--foreign-format"): ("--stale format", ""),
-    ("clean", "--stale-toolchain"): ("--stale toolchain", ""),
+    ("clean", "--expired"): ("--state expired", ""),
+    ("clean", "--foreign-format"): ("--state unknown-format", ""),
+    ("clean", "--stale-toolchain"): ("--state stale", ""),
+    ("compile", "--debug-dump"): ("--output", "DIR"),
     ("compile", "--groups"): ("--batch", "GROUPS"),
     ("explain", "--groups"): ("--batch", "GROUPS"),
+    ("farm compile", "--tune"): ("--top 8", ""),
+    ("ls", "--framework"): ("--kind", "FRAMEWORK"),
     ("pack export", "--oci"): ("--format oci", ""),
+    ("show", "--cubin"): ("--part cubin --output", "FILE"),
+    ("show", "--html"): ("--output", "FILE"),
     ("show", "--log"): ("--part log", ""),
     ("show", "--ptx"): ("--part ptx", ""),
     ("show", "--sass"): ("--part sass", ""),
@@ -85,15 +96,16 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("tune", "--groups"): ("--batch", "GROUPS"),
     ("tune", "--report"): ("--check", ""),
     ("warm", "--by-shape"): ("--by shape", ""),
+    ("warm", "--floor"): ("--specialise dynamic", ""),
     ("warm", "--load"): ("--check", ""),
     ("", "--config"): ("--settings-file", "FILE"),
-    ("report", "--output"): ("--html", "FILE"),
-    ("report", "-o"): ("--html", "FILE"),
+    ("report", "-o"): ("--output", "FILE"),
 }
 """For each old option of a verb: the words that replace it, and the text to print after them.
 
 The verb has its present name, or its old name if only the old verb had the option; ``""`` means every verb that has no
-option of this name. Where the words are ``""``, the option is dropped and its value becomes an argument.
+option of this name. Where the words are ``""``, the option is dropped and its value becomes an argument. Words that end
+with ``=`` are joined with the value.
 """
 
 BENCHMARKS = "what measures or simulates is no longer installed; in a checkout of the source, run: python -m benchmarks"
@@ -165,6 +177,9 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
             say_new_name(ctx, f"{verb} {name}", f"{verb} {words} {more}")
             *before, name = shlex.split(words) or [""]
             yield from before
+            if name.endswith("="):
+                yield name + (value if equals else next(rest, ""))
+                continue
             yield from filter(None, [f"{name}{equals}{value}" if name else value])
         else:
             yield word
@@ -231,4 +246,4 @@ def say_new_name(ctx: click.Context, old: str, new: str) -> None:
 
 
 def _sentence(old: str, new: str) -> str:
-    return f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split())}"
+    return f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split()).replace('= ', '=')}"

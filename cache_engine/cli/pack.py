@@ -84,7 +84,7 @@ def _model_options(verb: _F) -> _F:
         "pack export llama.oci --format oci --sign ~/.ssh/id_ed25519",
         "pack export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
         "pack export flashinfer-trace --format flashinfer --for Llama-3.1-8B --arch sm_90a",
-        "pack export artifacts.bin --as llama-1",
+        "pack export artifacts.bin --name llama-1",
     ),
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
@@ -109,7 +109,7 @@ def _model_options(verb: _F) -> _F:
     help="oci: make FILE a directory, an OCI image layout with the pack, for oras or skopeo. flashinfer: FILE is a "
     "FlashInfer Trace dataset; write solutions into it.",
 )
-@click.option("--as", "name", metavar="NAME", help="Write the artifacts of torch.compile that pack import --as stored.")
+@click.option("--name", help="Write the artifacts of torch.compile that pack import --name stored.")
 @json_option
 @click.pass_obj
 def export_verb(
@@ -126,11 +126,11 @@ def export_verb(
 
     With --format oci, the pack can be pushed to a container registry; pack import reads it back. With --format
     flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name no kernel's
-    code, so the store, or packs, must be where they run. With --as, writes no pack, but the file for
+    code, so the store, or packs, must be where they run. With --name, writes no pack, but the file for
     torch.compiler.load_cache_artifacts, if the setting host_code is on and a trusted signer signed it.
     """
     if name is not None:
-        only_with("", False, ("archs", "model", "m", "dtype", "sign", "form"), instead="--as")
+        only_with("", False, ("archs", "model", "m", "dtype", "sign", "form"), instead="--name")
         _export_artifacts(settings, name, file, force, as_json)
         return
     if form == "oci" and force:
@@ -183,21 +183,19 @@ def export_verb(
         "pack import kernels.gemmpack --dry-run",
         "pack import kernels.gemmpack",
         "pack import ~/.triton/cache",
-        "pack import artifacts.bin --as llama-1",
+        "pack import artifacts.bin --name llama-1",
     ),
     done="All kernels of the pack, or of the cache, are in the store.",
     argument_texts={
-        "file": "A pack, an OCI image layout with one, a cache directory of Triton; or, with --as, artifacts of torch."
+        "file": "A pack, an OCI image layout with one, a cache directory of Triton; with --name, artifacts of torch."
     },
     failed="The pack or the directory is unusable, or some of its kernels are refused.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Verify the pack and list what would be imported.")
 @click.option(
-    "--as",
-    "name",
-    metavar="NAME",
-    help="Store a file with the bytes of torch.compiler.save_cache_artifacts as this snapshot.",
+    "--name",
+    help="Store a file with the bytes of torch.compiler.save_cache_artifacts as the snapshot of this name.",
 )
 @json_option
 @click.pass_obj
@@ -207,11 +205,12 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, name: str | No
     FILE may be in an OCI image layout, as pack export --format oci makes it. Each kernel is verified; kernels already
     in the store stay as they are. A kernel is a program for your GPU: import packs and caches only from people whose
     programs you would run. From a directory that is Triton's own cache, only finished kernels are imported: no host
-    libraries and no tuning results. With --as, FILE is what torch.compiler.save_cache_artifacts returned: it is signed
-    with the setting signing_key, travels in packs and remotes as host code does, and pack export --as writes it again.
+    libraries and no tuning results. With --name, FILE is what torch.compiler.save_cache_artifacts returned: it is
+    signed with the setting signing_key, travels in packs and remotes as host code does, and pack export --name writes
+    it again.
     """
     if name is not None:
-        only_with("", False, ("dry_run",), instead="--as")
+        only_with("", False, ("dry_run",), instead="--name")
         _import_artifacts(settings, name, file, as_json)
         return
     with named(file):

@@ -39,8 +39,8 @@ _SHOWN = 5
     context_settings={"allow_interspersed_args": False},
     examples=(
         "run -- python serve.py",
-        "run --root /mnt/kernels --ready-url http://127.0.0.1:8000/health --forbid-after-ready -- vllm serve MODEL",
-        "run --ready-line 'startup complete' --output run.json --output run.prom -- python serve.py",
+        "run --root /mnt/kernels --ready http://127.0.0.1:8000/health --forbid-after-ready -- vllm serve MODEL",
+        "run --ready 'line:startup complete' --output run.json --output run.prom -- python serve.py",
         "run --restore llama-1 --save llama-2 -- python serve.py",
     ),
     done="The command ended with 0. Any other code is the command's: 128 and the number of a signal that ended it, 127 "
@@ -56,10 +56,11 @@ _SHOWN = 5
     help="Folder for the caches of all frameworks: a volume, at the same path on every machine. Default: "
     "gemm-cache-run in the user cache directory.",
 )
-@click.option("--ready-url", metavar="URL", help="Ready when a GET of this address has a status below 400.")
-@click.option("--ready-line", metavar="TEXT", help="Ready when the command prints a line with this text.")
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="Ready when the command writes FILE."
+    "--ready",
+    "sign",
+    metavar="URL|line:TEXT|file:FILE",
+    help="Ready when a GET of the address has a status below 400, a line with TEXT is printed, or FILE is written.",
 )
 @click.option("--forbid-after-ready", is_flag=True, help="End with exit code 3 if a compile is seen after that.")
 @click.option("--restore", metavar="NAME", help="Restore this snapshot below the root first.")
@@ -74,9 +75,8 @@ _SHOWN = 5
 @click.pass_obj
 @click.pass_context
 def run_verb(
-    ctx: click.Context, settings: Settings, /, command: tuple[str, ...], root: Path | None, ready_url: str | None,
-    ready_line: str | None, ready_file: Path | None, forbid_after_ready: bool, restore: str | None, save: str | None,
-    files: tuple[Path, ...],
+    ctx: click.Context, settings: Settings, /, command: tuple[str, ...], root: Path | None, sign: str | None,
+    forbid_after_ready: bool, restore: str | None, save: str | None, files: tuple[Path, ...],
 ) -> None:  # fmt: skip
     """Run a command and report the kernels that its frameworks compile.
 
@@ -95,9 +95,9 @@ def run_verb(
     from cache_engine.frameworks.watch import Run as Report
     from cache_engine.frameworks.watch import Watch, not_watched, redirected
 
-    ready = _ready(ready_url, ready_line, ready_file)
+    ready = None if sign is None else _ready(sign)
     if forbid_after_ready and ready is None:
-        raise UsageError("--forbid-after-ready needs --ready-url, --ready-line or --ready-file")
+        raise UsageError("--forbid-after-ready needs --ready")
     for name in (restore, save):
         if name is not None:
             check_name(name)
@@ -135,21 +135,15 @@ def run_verb(
     ctx.exit(report.exit_code)
 
 
-def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None:
+def _ready(sign: str) -> Ready:
     from cache_engine.frameworks.supervisor import Line, answers, exists
 
-    given = [each for each in (url, line, file) if each is not None]
-    if len(given) > 1:
-        raise UsageError("give one of --ready-url, --ready-line and --ready-file")
-    if url is not None:
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"--ready-url is {url!r}; it must begin with http:// or https://")
-        return answers(url)
-    if line is not None:
-        if not line:
-            raise UsageError("--ready-line is empty; give a text that the command prints when it is ready")
-        return Line(line)
-    return None if file is None else exists(file)
+    kind, _, value = sign.partition(":")
+    if kind in ("http", "https") and value.startswith("//"):
+        return answers(sign)
+    if not value or kind not in ("line", "file"):
+        raise UsageError(f"--ready is {sign!r}; give an address with http:// or https://, line:TEXT or file:FILE")
+    return Line(value) if kind == "line" else exists(Path(value))
 
 
 def _programs() -> str:

@@ -59,9 +59,9 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
         "show 3f2a",
         "show 3f2a --part sass",
         "show 3f2a 91bc",
-        "show 3f2a --cubin kernel.cubin",
-        "show 3f2a --html kernel.html",
-        "show --html store.html",
+        "show 3f2a --part cubin --output kernel.cubin",
+        "show 3f2a --output kernel.html",
+        "show --output store.html",
     ),
     done="The kernel is shown, or the differences of two; or the report is written.",
     failed="No kernel has such a key prefix, several have it, or an entry is damaged.",
@@ -71,89 +71,96 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 @click.argument("keys", metavar="[KEY] [KEY]", nargs=-1)
 @click.option(
     "--part",
-    type=click.Choice((SOURCE, PTX, SASS, LOG)),
-    help="Print the source, the PTX, the machine code (of two kernels, its differences too) or the compiler log.",
+    type=click.Choice((SOURCE, PTX, SASS, LOG, CUBIN)),
+    help="Print the source, the PTX, the machine code (of two kernels, its differences too) or the compiler log; or "
+    "write the compiled code, cubin, to --output.",
 )
 @click.option(
-    "--cubin",
-    type=click.Path(path_type=Path, allow_dash=True),
-    help="Write the compiled code to a file; - prints it.",
-)
-@click.option(
-    "--html",
+    "--output",
+    "file",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="FILE",
-    help="Write a report of the kernel, of two, or without KEY of the store, as one HTML file; - prints it.",
+    help="Write a report of the kernel, of two, or without KEY of the store, as one HTML file; with --part, write the "
+    "part. - prints it.",
 )
-@click.option("--force", is_flag=True, help="--html: replace an existing file.")
+@click.option("--force", is_flag=True, help="--output: replace an existing report.")
 @json_option
 @click.pass_obj
 def show_verb(
-    settings: Settings, /, keys: tuple[str, ...], part: str | None, cubin: Path | None, html: Path | None, force: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+    settings: Settings, /, keys: tuple[str, ...], part: str | None, file: Path | None, force: bool, as_json: bool
+) -> None:
     """Show a kernel, or how two differ.
 
     Of one kernel, shows its properties, occupancy, instructions and timings, and the
     components that its key is hashed from. Of a kernel that another framework keeps in this store, shows what is known,
     and its parts. Of two kernels, compares keys, configs, resources, occupancy and instructions.
 
-    The file of --html holds all it shows: figures, tables, code and the command that makes it again. It has no script
-    and loads nothing, so it opens anywhere, also offline, and prints.
+    A report holds all it shows: figures, tables, code and the command that makes it again. It has no script and loads
+    nothing, so it opens anywhere, also offline, and prints.
     """
-    _check_options(keys, part, cubin, html, force=force, as_json=as_json)
+    report = file if part is None else None
+    _check_options(keys, part, file, report, force=force, as_json=as_json)
     with open_cache(settings, create=False) as cache:
-        if html is not None:
-            _write_report(cache, keys, html, force=force, as_json=as_json)
+        if report is not None:
+            _write_report(cache, keys, report, force=force, as_json=as_json)
         elif len(keys) == 1:
-            _show_one(cache, keys[0], part, cubin, as_json=as_json)
+            _show_one(cache, keys[0], part, file, as_json=as_json)
         else:
             _show_difference(cache, keys, with_sass=part == SASS, as_json=as_json)
 
 
 def _check_options(
-    keys: tuple[str, ...], part: str | None, cubin: Path | None, html: Path | None, *, force: bool, as_json: bool
+    keys: tuple[str, ...], part: str | None, file: Path | None, report: Path | None, *, force: bool, as_json: bool
 ) -> None:
     """Raises ``UsageError`` for options that do not go together."""
     if len(keys) > 2:
         raise UsageError("give one KEY, or two to compare")
-    if html is None and not keys:
+    if report is None and not keys:
         raise UsageError("give the KEY of a kernel, or two to compare; gemm-cache ls lists them")
-    if html is None and force:
-        raise UsageError("--force replaces the file of --html; name the file with --html")
-    if html is not None and (part or cubin):
-        raise UsageError("--html writes a whole report; leave --part and --cubin out")
-    if html is not None and str(html) == "-" and as_json:
-        raise UsageError("--html - prints the report itself; give it a file name, or leave --json out")
-    if len(keys) == 2 and (cubin or part not in {None, SASS}):
-        raise UsageError("of two kernels only --part sass is compared; give one KEY")
-    if str(cubin) == "-" and (part is not None or as_json):
-        raise UsageError("--cubin - prints the code itself; give it a file name, or leave the other option out")
+    if report is None and force:
+        raise UsageError("--force replaces a report; name its file with --output, and leave --part out")
+    if len(keys) == 2 and (part not in {None, SASS} or (part and file)):
+        raise UsageError("of two kernels only --part sass is compared, and printed; give one KEY")
+    if part == CUBIN and file is None:
+        raise UsageError("--part cubin needs --output FILE, as the compiled code is no text; - prints it")
+    if str(file) == "-" and as_json:
+        raise UsageError("--output - prints the file itself; give it a file name, or leave --json out")
 
 
-def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, as_json: bool) -> None:
+def _show_one(cache: Cache, key: str, part: str | None, file: Path | None, *, as_json: bool) -> None:
     found = cache.admin.find_key(key)
     group = cache.admin.adapted(found)
+    if part is not None:
+        content = _part(cache, found, group, part)
+        if file is not None:
+            _write(file, content if isinstance(content, bytes) else content.encode())
+        else:
+            emit({"key": found, part: content}, as_json, lambda: print(printable(str(content), keep="\n\t")))
+        if file is None or not as_json:
+            return
     if group is not None:
-        show_adapted(cache, group, part, None if cubin is None else partial(_write, cubin), as_json=as_json)
+        adapted = _document(cache, group, describe(group))
+        emit(adapted, as_json, lambda: _print(adapted))
         return
     record = cache.find(found)
-    if cubin is not None:
-        _write(cubin, cache.store.section(record, CUBIN))
-    if part is not None:
-        text = cache.text(record, part)
-        emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
-    elif cubin is None or as_json:
-        inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
-        signature, note = cache.admin.signature(record.key), cache.admin.note_words(CacheKey(record.key))
-        document = {
-            **inspection_document(inspection),
-            "timings": [timing_row(timing) for timing in timings],
-            "signature": signature,
-            "note": note,
-        }
-        proof = proof_words(cache, record)
-        emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof, note))
+    inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
+    signature, note = cache.admin.signature(record.key), cache.admin.note_words(CacheKey(record.key))
+    document = {
+        **inspection_document(inspection),
+        "timings": [timing_row(timing) for timing in timings],
+        "signature": signature,
+        "note": note,
+    }
+    proof = proof_words(cache, record)
+    emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof, note))
+
+
+def _part(cache: Cache, key: CacheKey, group: Group | None, part: str) -> str | bytes:
+    """One part of a kernel of ours, or of another framework's, which ``group`` has."""
+    if group is not None:
+        return part_of(group, PartKind.BINARY) if part == CUBIN else text_of(group, part)
+    record = cache.find(key)
+    return cache.store.section(record, CUBIN) if part == CUBIN else cache.text(record, part)
 
 
 def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as_json: bool) -> None:
@@ -307,25 +314,6 @@ def _bar(share: float) -> str:
 # ---- A kernel of another framework that is stored in our store ----
 
 _SIZES = ("shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")
-
-
-def show_adapted(
-    cache: Cache, group: Group, part: str | None, write_code: Callable[[bytes], None] | None, *, as_json: bool
-) -> None:
-    """Prints one kernel of another framework, or one of its texts; ``write_code``, where given, receives its CUBIN.
-
-    Raises:
-        UsageError: when the kernel has no part of this name.
-        ToolMissing: when ``sass`` is asked for and no disassembler is installed.
-    """
-    if write_code is not None:
-        write_code(part_of(group, PartKind.BINARY))
-    if part is not None:
-        text = text_of(group, part)
-        emit({"key": group.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
-    elif write_code is None or as_json:
-        document = _document(cache, group, describe(group))
-        emit(document, as_json, lambda: _print(document))
 
 
 def _document(cache: Cache, group: Group, known: Entry) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def stats_verb(
     eight days, days for 400; longer ago, sums of 28 days. The times are those of this machine; days are counted in UTC.
 
     By toolchain, it says for each whether its kernels can be hit here, and if they never can, what has changed. clean
-    --stale toolchain deletes those; timings --from A --to B compares two.
+    --state stale deletes those; timings --from A --to B compares two.
     """
     is_over_time = by in ("time", *_STEPS)
     if since and not is_over_time:

@@ -46,7 +46,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
     Counts the entries by format and maker, and says what becomes of each. An entry is carried over if requests with the
     settings in force still find it. Where a request now has another key, the kernel is compiled now, not at the next
     request. Unsigned entries of an older format are written in the new one, which takes half the space. Deletes
-    nothing; for that, use clean --stale toolchain and clean --stale format.
+    nothing; for that, use clean --state stale and clean --state unknown-format.
     """
     from cache_engine.batch.migration import migrate, plan_migration
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option(
-    "--repair", is_flag=True, help="Move what is damaged to the quarantine; its kernels are compiled again on use."
+    "--repair", is_flag=True, help="Quarantine what is damaged; its kernels are compiled again on the next use."
 )
 @click.option(
     "--sample",

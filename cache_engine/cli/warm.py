@@ -26,7 +26,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.errors import UsageError
 from cache_engine.model.documents import picked, to_json
-from cache_engine.model.gemm import GemmProblem, Specialisation
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import sizes_text
 from cache_engine.settings import Settings
@@ -66,12 +66,6 @@ _RANGES_SHOWN = 3
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--check", "load", is_flag=True, help="Check that the driver accepts each kernel: load it on the GPU.")
 @device_option
-@click.option(
-    "--floor",
-    is_flag=True,
-    help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any size while others "
-    "compile.",
-)
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @click.option(
     "--by",
@@ -99,7 +93,7 @@ def warm_verb(
     """
     dry_run = asked["dry_run"]
     if sample:
-        if asked["table"] is not None or dry_run or asked["load"] or asked["floor"] or asked["archs"]:
+        if asked["table"] is not None or dry_run or asked["load"] or asked["archs"]:
             raise UsageError("--sample has its own 48 kernels; leave MODEL and the other options out")
         _fill_with_sample(settings, jobs, as_json=as_json)
         return
@@ -116,13 +110,13 @@ def warm_verb(
 
 def _warm(
     settings: Settings, jobs: int | None, *, family: str | None, compiler: str | None, load: bool,
-    floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
+    dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Compiles the missing kernels; for a dry run, lists them."""
     started = time.perf_counter()
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
-        rows = wanted_of(_floor(asked) if floor else asked)
+        rows = wanted_of(asked)
         with _opened(settings.for_batch(jobs), dry_run) as cache:
             # Where caching is switched off, this fails before anything is compiled.
             root = settings.shown("dir") if dry_run else cache.layout.root
@@ -160,7 +154,7 @@ def _warm(
 
 
 def _show_coverage(
-    settings: Settings, *, family: str | None, compiler: str | None, load: bool, floor: bool,
+    settings: Settings, *, family: str | None, compiler: str | None, load: bool,
     dry_run: bool, only_missing: bool, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Prints, for each shape and target, how many of its kernels are in the store.
@@ -171,7 +165,7 @@ def _show_coverage(
     from cache_engine.insight.coverage import coverage, distinct
 
     _check_how(family, compiler, load=load, dry_run=dry_run)
-    rows = wanted_of(_floor(asked) if floor else asked)
+    rows = wanted_of(asked)
     with _opened(settings, dry_run) as cache:
         cells = coverage(cache, rows, family, compiler)
         keys = {kernel.key for kernel in distinct(cells)}
@@ -195,13 +189,6 @@ def _covered(cell: Cell, cached: Collection[str]) -> dict[str, Any]:
         "missing": missing,
         "refused": cell.refused,
     }
-
-
-def _floor(asked: dict[str, Any]) -> dict[str, Any]:
-    """The options in ``asked``, changed to ask for dynamic kernels, which serve every size."""
-    if asked["specialisation"] not in (Specialisation.NK, Specialisation.DYNAMIC):
-        raise UsageError("--floor makes dynamic kernels; leave --specialise out")
-    return {**asked, "specialisation": Specialisation.DYNAMIC}
 
 
 def _opened(settings: Settings, dry_run: bool) -> Cache:

@@ -71,7 +71,7 @@ class Step:
             raise UsageError(f"unknown phase {self.phase!r}; use one of: {', '.join(PHASES)}")
         for name in self.alternatives:
             if name not in ALTERNATIVES:
-                raise UsageError(f"unknown alternative {name!r}; use one of: {', '.join(ALTERNATIVES)}")
+                raise UsageError(f"unknown mode {name!r}; use one of: {', '.join((*PHASES, *ALTERNATIVES))}")
             if ALTERNATIVES[name] in self.alternatives:
                 raise UsageError(f"{name} and {ALTERNATIVES[name]} exclude each other; choose one")
 

@@ -40,7 +40,7 @@ def test_triton_is_served_through_our_store_in_a_second_process(page: Page, tmp_
     assert hits == [False, True]
     assert codes[0] == codes[1]
 
-    (row,) = document("ls", "--framework", "triton", store=tmp_path / "store")["adapted"]["rows"]
+    (row,) = document("ls", "--kind", "triton", store=tmp_path / "store")["adapted"]["rows"]
     assert (row["name"], row["arch"], row["hits"]) == ("scale", "sm_90a", 1)
     assert "scale" in run("ls", "scale", store=tmp_path / "store").stdout
 

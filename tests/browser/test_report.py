@@ -67,7 +67,7 @@ def test_a_kernels_page_is_one_file_that_opens_without_a_network(
         text = _opened_offline(browser, file, scheme)
         assert record.key in text
         assert "HMMA" in text
-        assert f"gemm-cache --store {shown.store} show {record.key} --html" in text
+        assert f"gemm-cache --store {shown.store} show {record.key} --output" in text
 
 
 @pytest.mark.parametrize(

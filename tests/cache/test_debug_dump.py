@@ -113,7 +113,7 @@ def test_a_dump_of_a_failure_has_the_report_and_nothing_of_an_earlier_success(tm
     folder = tmp_path / "dump"
     with open_cache(tmp_path / "store") as cache:
         cache.get_or_compile(PROBLEM, compiler="nvcc", debug_dump=folder)
-    done = broken("--store", tmp_path / "store", *ASKED, "--compiler", "nvcc", "--debug-dump", folder)
+    done = broken("--store", tmp_path / "store", *ASKED, "--compiler", "nvcc", "--output", folder)
     assert done.returncode == 1
     assert {path.name for path in folder.iterdir()} == {
         "kernel.cu", "kernel.ii", "compile.log", "config.json", "environment.json", "result.json", "reproduce.py",

@@ -42,19 +42,19 @@ def test_filters_choose_ours_or_theirs(store: DiskStore, tile: CacheKey) -> None
     place = store.layout.root
     publish(store, 1)
     for options, wanted in (
-        (("--framework", "triton"), (0, 1)),
-        (("--framework", "cupy"), (0, 0)),
+        (("--kind", "triton"), (0, 1)),
+        (("--kind", "cupy"), (0, 0)),
         (("--family", "simt", "--arch", "sm_90a"), (None, 0)),
         (("--arch", "sm_80"), (None, 0)),
     ):
         listed = document("ls", *options, store=place)
         assert listed["adapted"]["total"] == wanted[1]
         assert wanted[0] in (None, listed["total"])
-    refused = run("ls", "--framework", "cupy", store=place).stdout
+    refused = run("ls", "--kind", "cupy", store=place).stdout
     assert "No kernel matches." in refused
     assert "valid framework values: triton" in refused
-    assert "Only 1 row." in run("ls", "--framework", "triton", "--offset", "5", store=place).stdout
-    assert document("ls", "--framework", "triton", store=place)["adapted"]["rows"][0]["key"] == tile
+    assert "Only 1 row." in run("ls", "--kind", "triton", "--offset", "5", store=place).stdout
+    assert document("ls", "--kind", "triton", store=place)["adapted"]["rows"][0]["key"] == tile
 
 
 def test_show_says_what_is_known_and_prints_its_texts(store: DiskStore, tile: CacheKey, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_show_says_what_is_known_and_prints_its_texts(store: DiskStore, tile: Ca
     refused = run("show", tile, "--part", "log", store=place)
     assert (refused.returncode, "stores no log" in refused.stderr) == (2, True)
     code = tmp_path / "tile.cubin"
-    assert run("show", tile, "--cubin", code, store=place).returncode == 0
+    assert run("show", tile, "--part", "cubin", "--output", code, store=place).returncode == 0
     assert code.read_bytes() == files["tile.cubin"]
 
 

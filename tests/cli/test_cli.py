@@ -147,7 +147,7 @@ def test_show_gives_each_text_and_the_code(compiled_store: Path, tmp_path: Path)
         assert f".target {row['arch']}" in ptx
         assert ("HMMA" if row["family"] == "tensor_core" else "FFMA") in sass
         assert "Used" in log
-        done = run("show", row["key"], "--cubin", tmp_path / "k.cubin", store=compiled_store)
+        done = run("show", row["key"], "--part", "cubin", "--output", tmp_path / "k.cubin", store=compiled_store)
         assert done.returncode == 0
         folder = find_tool("cuobjdump", "nvidia-cuda-cuobjdump").parent
         dumped = subprocess.run(
@@ -233,7 +233,9 @@ def test_clean_by_age(place: Path) -> None:
     old, young = publish(store, 1), publish(store, 2)
     then = time.time() - 30 * 86_400
     os.utime(record_file(store, old), (then, then))
-    assert [victim["key"] for victim in document("clean", "--yes", "--expired", store=place)["victims"]] == [old]
+    assert [victim["key"] for victim in document("clean", "--yes", "--state", "expired", store=place)["victims"]] == [
+        old
+    ]
     assert [row["key"] for row in document("ls", store=place)["rows"]] == [young]
     assert document("clean", "--yes", "--all", store=place)["cleaned"]["evicted"] == 1
 
@@ -303,7 +305,7 @@ def test_doctor_reports_an_unusable_store(tmp_path: Path, examine: Examine) -> N
 
 @pytest.mark.parametrize("verb", [
     "ls x", "stats", "clean", "verify", "store sync", "show 12", "stats --by time", "log --audit", "demand",
-    "stats --by toolchain", "demand --promote", "log", "show 1 2", "show --html -", "explain 16 64 96", "pin 12",
+    "stats --by toolchain", "demand --promote", "log", "show 1 2", "show --output -", "explain 16 64 96", "pin 12",
 ])  # fmt: skip
 def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
     done = run(*verb.split(), store=place)

@@ -50,7 +50,7 @@ def test_without_caching_a_model_is_evaluated_and_nothing_is_stored(
 
 
 def test_the_csv_has_a_row_for_each_operation_and_no_total(place: Path) -> None:
-    asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "1,100", "--phase", "decode", "--experts", "1")
+    asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "1,100", "--mode", "decode", "--experts", "1")
     rows = list(csv.DictReader(io.StringIO(run(*asked, "--format", "csv", store=place).stdout)))
     passes = document(*asked, store=place)["passes"]
     assert len(rows) == sum(len(one["operations"]) for one in passes)
@@ -65,7 +65,7 @@ def test_a_config_that_the_catalogue_lacks_is_evaluated(place: Path, tmp_path: P
     path = folder / "config.json"
     config = json.loads(model_configs().read_bytes())["Qwen3-30B-A3B"]
     path.write_text(json.dumps({**config, "num_hidden_layers": 2}))
-    asked = (*CHIP, "--m", "64", "--tp", "4", "--phase", "decode")
+    asked = (*CHIP, "--m", "64", "--parallel", "tp=4", "--mode", "decode")
     found = document("evaluate", path, *asked, store=place)
     assert (found["model"], found["source"], found["tensor_parallel"]) == ("some model", str(path), 4)
     whole = document("evaluate", "Qwen3-30B-A3B", *asked, store=place)["passes"][0]
@@ -76,7 +76,7 @@ def test_a_config_that_the_catalogue_lacks_is_evaluated(place: Path, tmp_path: P
 def test_people_read_a_table_with_totals(place: Path, tmp_path: Path) -> None:
     counts = tmp_path / "counts.csv"
     counts.write_text("tokens\n" + "5\n" * 7 + "40\n")
-    asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "64", "--tp", "2", "--ep", "2", "--experts", counts)
+    asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "64", "--parallel", "tp=2,ep=2", "--experts", counts)
     text = run(*asked, store=place).stdout
     assert (
         "Mixtral-8x7B, prefill, 64 tokens, bf16, on SG2262 (one of 2 chips: tensor parallel 2, expert parallel 2)"
@@ -94,15 +94,21 @@ def test_people_read_a_table_with_totals(place: Path, tmp_path: Path) -> None:
         (("DeepSeek-V4",), "unknown model 'DeepSeek-V4'; use one of: DeepSeek-V3"),
         ((), "give M N K, or a MODEL"),
         (("4", "5"), "give all of M, N and K, or a MODEL alone"),
-        (("4", "5", "6", "--tp", "2"), "--tp goes with a MODEL"),
+        (("4", "5", "6", "--parallel", "tp=2"), "--parallel goes with a MODEL"),
         (("Qwen3-8B", "--batch", "2"), "--batch goes with M, N and K"),
         (("x.json",), "x.json cannot be read: No such file"),
         (("Qwen3-8B", "--m", "0"), "m is 0"),
         (("Qwen3-8B", "--m", "1-20000"), "these are 20,000 passes"),
-        (("Qwen3-8B", "--tp", "0"), "the tensor parallel size is 0"),
-        (("Qwen3-8B", "--tp", "7"), "num_attention_heads is 32, which the tensor parallel size 7 does not divide"),
-        (("Qwen3-8B", "--ep", "2"), "the expert parallel size 2 does not divide the number of chips"),
-        (("Qwen3-8B", "--phase", "both"), "unknown phase 'both'"),
+        (("Qwen3-8B", "--parallel", "tp=0"), "the tensor parallel size is 0"),
+        (
+            ("Qwen3-8B", "--parallel", "tp=7"),
+            "num_attention_heads is 32, which the tensor parallel size 7 does not divide",
+        ),
+        (("Qwen3-8B", "--parallel", "ep=2"), "the expert parallel size 2 does not divide the number of chips"),
+        (("Qwen3-8B", "--parallel", "8"), "'8' is no parallel size; write tp=N"),
+        (("Qwen3-8B", "--parallel", "tp=2,ep"), "'' is not a whole number"),
+        (("Qwen3-8B", "--mode", "both"), "unknown mode 'both'; use one of: prefill, decode, fused"),
+        (("Qwen3-8B", "--mode", "decode", "--mode", "prefill"), "prefill and decode exclude each other"),
         (("Mixtral-8x7B", "--experts", "-1"), "-1 is not a size"),
         (("Mixtral-8x7B", "--experts", "nan"), "skew is nan"),
         (("Mixtral-8x7B", "--experts", "x.csv"), "x.csv cannot be read"),

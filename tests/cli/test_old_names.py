@@ -49,7 +49,7 @@ def test_an_old_option_is_the_new_one_and_says_so(verb: str, old: str) -> None:
     words, more = old_names.OPTIONS[verb, old]
     done = _run(*verb.split(), old, *(["x"] if more else []), "--help")
     assert done.exit_code == 0, done.output
-    assert f"gemm-cache {verb} {old} is now: gemm-cache {verb} {words} {more}".split() in [
+    assert f"gemm-cache {verb} {old} is now: gemm-cache {verb} {words} {more}".replace("= ", "=").split() in [
         line.split() for line in done.stderr.splitlines()
     ]
     name = old_names.VERBS[verb][0].split() if verb in old_names.VERBS else verb.split()
@@ -72,6 +72,7 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("new", "-w"): ("--is", "N"),
         ("old", "--only"): ("--is 7 --flag", ""),
         ("new", "--file"): ("", "FILE"),
+        ("new", "--n"): ("--name n=", "N"),
         ("", "--config"): ("--settings-file", "FILE"),
     }
     monkeypatch.setattr(old_names, "VERBS", verb_table)
@@ -107,6 +108,8 @@ def _program() -> VerbGroup:
         ("new -- --was", None, False, None, ["--was"], []),
         ("new --name --was b", None, False, "--was", ["b"], []),
         ("new --file f b", None, False, None, ["f", "b"], ["new --file is now: gemm-cache new FILE"]),
+        ("new --n 5 a", None, False, "n=5", ["a"], ["new --n is now: gemm-cache new --name n=N"]),
+        ("new --n=5", None, False, "n=5", [], ["new --n is now: gemm-cache new --name n=N"]),
         ("new --file=f", None, False, None, ["f"], ["new --file is now: gemm-cache new FILE"]),
         ("old a b", None, True, None, ["a", "b"], ["old is now: gemm-cache new --flag TEXT"]),
         (

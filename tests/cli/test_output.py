@@ -22,7 +22,7 @@ from tests.helpers import make_store, record_file
 
 def test_a_full_disk_under_the_output_is_one_line(compiled_store: Path) -> None:
     key = next(iter(make_store(compiled_store).keys()))
-    for arguments in (["ls"], ["ls", "--json"], ["show", key, "--cubin", "-"]):
+    for arguments in (["ls"], ["ls", "--json"], ["show", key, "--part", "cubin", "--output", "-"]):
         with open("/dev/full", "w") as full:
             command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), *arguments]
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -111,7 +111,17 @@ def test_tables_fit_the_terminal_by_whole_columns(compiled_store: Path, monkeypa
 
 def test_the_code_can_be_piped(compiled_store: Path, tmp_path: Path) -> None:
     key = document("ls", store=compiled_store)["rows"][0]["key"]
-    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "show", key, "--cubin"]
+    command = [
+        sys.executable,
+        "-m",
+        "cache_engine",
+        "--store",
+        str(compiled_store),
+        "show",
+        key,
+        "--part=cubin",
+        "--output",
+    ]
     piped = subprocess.run([*command, "-"], capture_output=True, check=True).stdout
     subprocess.run([*command, str(tmp_path / "code")], check=True)
     assert piped == (tmp_path / "code").read_bytes()

@@ -41,7 +41,7 @@ def refused(*arguments: object) -> str:
         "pack export missing/kernels.gemmpack",
         "timings export missing/timings.csv",
         "evaluations missing/results.json --chip SG2262",
-        "show SOME --cubin missing/kernel.cubin",
+        "show SOME --part cubin --output missing/kernel.cubin",
     ],
 )
 def test_a_file_that_is_missing_is_wrong_usage(command: str, compiled_store: Path, tmp_path: Path) -> None:
@@ -62,10 +62,11 @@ def test_a_file_that_is_missing_is_wrong_usage(command: str, compiled_store: Pat
         ("show", "KEY"),
         ("show a b c", "KEY"),
         ("show a b --part ptx", "one KEY"),
-        ("show a --force", "--html"),
-        ("show a --html x --part sass", "--part"),
-        ("show a --html - --json", "--json"),
-        ("show a --cubin - --json", "--cubin -"),
+        ("show a --force", "--output"),
+        ("show a --force --output x --part sass", "--part"),
+        ("show a b --output x --part sass", "one KEY"),
+        ("show a --output - --json", "--json"),
+        ("show a --part cubin", "--output FILE"),
         ("stats --since 24h", "--by time"),
         ("stats --by arch --since 24h", "--by time"),
         ("stats --by toolchain --format prometheus", "--by"),
@@ -118,10 +119,10 @@ def test_a_refused_compile_leaves_no_store_behind(request_: str, place: Path) ->
     assert not place.exists()
 
 
-@pytest.mark.parametrize("other", ["--json", "--part=ptx", "--part=sass"])
-def test_code_on_standard_output_is_all_there_is(other: str, compiled_store: Path) -> None:
+@pytest.mark.parametrize("part", ["cubin", "ptx"])
+def test_code_on_standard_output_is_all_there_is(part: str, compiled_store: Path) -> None:
     key = next((compiled_store / "metadata").rglob("*.json")).stem
-    assert "--cubin" in refused("--store", compiled_store, "show", key, "--cubin", "-", other)
+    assert "--output -" in refused("--store", compiled_store, "show", key, "--part", part, "--output", "-", "--json")
 
 
 def test_an_empty_text_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,13 @@ def _written(file: Path) -> str:
 def test_a_kernels_report_has_its_facts_its_code_and_the_commands(compiled_store: Path, tmp_path: Path) -> None:
     record = next(record for record in make_store(compiled_store).records() if record.problem.dtype == "bf16")
     file = tmp_path / "kernel.html"
-    said = document("show", record.key[:16], "--html", file, store=compiled_store)
+    said = document("show", record.key[:16], "--output", file, store=compiled_store)
     assert said == {"file": str(file), "title": said["title"], "bytes": file.stat().st_size}
     text = _written(file)
     for part in ("source", "ptx", "sass"):
         assert run("show", record.key, "--part", part, store=compiled_store).stdout.rstrip("\n") in text
     assert all(value in text for _, value in record.components)
-    command = f"gemm-cache --store {compiled_store} show {record.key} --html report.html"
+    command = f"gemm-cache --store {compiled_store} show {record.key} --output report.html"
     assert command in text
     assert f"gemm-cache --store {compiled_store} compile 128 256 192" in text
     assert "HMMA" in text
@@ -35,16 +35,16 @@ def test_a_kernels_report_has_its_facts_its_code_and_the_commands(compiled_store
 
 def test_two_kernels_are_compared(compiled_store: Path, tmp_path: Path) -> None:
     first, second = sorted(record.key for record in make_store(compiled_store).records())[:2]
-    document("show", first, second, "--html", tmp_path / "two.html", store=compiled_store)
+    document("show", first, second, "--output", tmp_path / "two.html", store=compiled_store)
     text = _written(tmp_path / "two.html")
     assert {"Key differences", "Resources", "Static instruction mix"} <= set(text.split("\n"))
     assert "SASS diff" in text
-    document("show", first, first, "--html", tmp_path / "same.html", store=compiled_store)
+    document("show", first, first, "--output", tmp_path / "same.html", store=compiled_store)
     assert "Same key: this is the same kernel twice." in _written(tmp_path / "same.html")
 
 
 def test_a_stores_report_has_its_kernels_and_its_history(compiled_store: Path, tmp_path: Path) -> None:
-    document("show", "--html", tmp_path / "store.html", store=compiled_store)
+    document("show", "--output", tmp_path / "store.html", store=compiled_store)
     text = _written(tmp_path / "store.html")
     stats = document("stats", store=compiled_store)
     assert f"{stats['entries']:,} of {stats['max_entries']:,}" in text
@@ -55,26 +55,26 @@ def test_a_stores_report_has_its_kernels_and_its_history(compiled_store: Path, t
 def test_an_existing_file_stays_unless_it_may_be_replaced(compiled_store: Path, tmp_path: Path) -> None:
     file = tmp_path / "store.html"
     file.write_text("mine")
-    done = run("show", "--html", file, store=compiled_store)
+    done = run("show", "--output", file, store=compiled_store)
     assert done.returncode == 2
     assert "--force" in done.stderr
     assert file.read_text() == "mine"
-    assert run("show", "--html", file, "--force", store=compiled_store).returncode == 0
+    assert run("show", "--output", file, "--force", store=compiled_store).returncode == 0
     assert file.read_text() != "mine"
     assert [path.name for path in tmp_path.iterdir() if path != compiled_store] == ["store.html"]
 
 
 def test_the_output_may_be_standard_output(compiled_store: Path) -> None:
-    done = run("show", "--html", "-", store=compiled_store)
+    done = run("show", "--output", "-", store=compiled_store)
     assert done.stdout.startswith("<!doctype html>")
-    assert run("show", "--html", "-", "--json", store=compiled_store).returncode == 2
+    assert run("show", "--output", "-", "--json", store=compiled_store).returncode == 2
 
 
 def test_three_kernels_are_refused(compiled_store: Path) -> None:
-    assert run("show", "a", "b", "c", "--html", "-", store=compiled_store).returncode == 2
+    assert run("show", "a", "b", "c", "--output", "-", store=compiled_store).returncode == 2
 
 
 def test_a_folder_that_is_not_there_is_named(compiled_store: Path, tmp_path: Path) -> None:
-    done = run("show", "--html", tmp_path / "none" / "x.html", store=compiled_store)
+    done = run("show", "--output", tmp_path / "none" / "x.html", store=compiled_store)
     assert done.returncode == 2
     assert "No such file" in done.stderr

@@ -63,8 +63,8 @@ import time; time.sleep(2.5)
 compiles(kernels[2])
 """
     said = [
-        "--ready-file",
-        str(tmp_path / "up"),
+        "--ready",
+        f"file:{tmp_path / 'up'}",
         "--output",
         str(tmp_path / "r.json"),
         "--output",
@@ -100,7 +100,7 @@ for kernel in kernels:
         print("startup complete", flush=True)
         time.sleep(2.5)
 """
-    said = ["--ready-line", "startup complete", "--forbid-after-ready", "--output", str(tmp_path / "r.json")]
+    said = ["--ready", "line:startup complete", "--forbid-after-ready", "--output", str(tmp_path / "r.json")]
     first = _run(cache, body, *said, root=tmp_path / "root")
     kernels = sorted(os.listdir(tmp_path / "root" / "triton"))
     assert first.returncode == 3, first.stderr
@@ -183,7 +183,7 @@ def test_a_server_that_answers_is_ready(cache: Path, tmp_path: Path) -> None:
     try:
         body = "import time; time.sleep(1.5); compiles(kernels[0]); time.sleep(2.5)"
         url = f"http://127.0.0.1:{server.server_address[1]}/health"
-        done = _run(cache, body, "--ready-url", url, "--output", str(tmp_path / "r.json"), root=tmp_path / "root")
+        done = _run(cache, body, "--ready", url, "--output", str(tmp_path / "r.json"), root=tmp_path / "root")
     finally:
         server.shutdown()
         thread.join()
@@ -272,10 +272,11 @@ def test_two_runs_on_one_root_say_so(cache: Path, tmp_path: Path) -> None:
     ("options", "named"),
     [
         ("", "COMMAND"),
-        ("--forbid-after-ready -- true", "--ready-url"),
-        ("--ready-url ftp://x -- true", "http"),
-        ("--ready-line '' -- true", "--ready-line"),
-        ("--ready-line x --ready-file y -- true", "give one"),
+        ("--forbid-after-ready -- true", "needs --ready"),
+        ("--ready ftp://x -- true", "http"),
+        ("--ready http:/x -- true", "http://"),
+        ("--ready line: -- true", "line:TEXT"),
+        ("--ready 'startup complete' -- true", "line:TEXT or file:FILE"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_it_runs(options: str, named: str, tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def test_options_of_the_command_are_its_own(tmp_path: Path) -> None:
 
 
 def test_a_command_that_was_never_ready_proves_nothing(cache: Path, tmp_path: Path) -> None:
-    done = _run(cache, "", "--ready-file", str(tmp_path / "up"), "--forbid-after-ready", root=tmp_path / "root")
+    done = _run(cache, "", "--ready", f"file:{tmp_path / 'up'}", "--forbid-after-ready", root=tmp_path / "root")
     assert (done.returncode, "before it was ready" in done.stderr) == (1, True)
 
 
@@ -316,7 +317,7 @@ accepted, _ = server.accept()
 print("asked", flush=True)
 while True: accepted.send(b"H"); time.sleep(0.5)
 """
-        command = _command(cache, body, "--ready-url", url, root=tmp_path / "root")
+        command = _command(cache, body, "--ready", url, root=tmp_path / "root")
         # Of what is open, the command inherits its standard input alone.
         running = subprocess.Popen(command, stdin=server.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert running.stdout is not None
@@ -329,14 +330,14 @@ while True: accepted.send(b"H"); time.sleep(0.5)
 
 def test_a_command_that_ends_at_once_was_ready_if_it_said_so(cache: Path, tmp_path: Path) -> None:
     body = "print('startup complete', flush=True); import time; time.sleep(0.05); compiles(kernels[0])"
-    said = ["--ready-line", "startup complete", "--forbid-after-ready"]
+    said = ["--ready", "line:startup complete", "--forbid-after-ready"]
     done = _run(cache, body, *said, root=tmp_path / "root")
     assert (done.returncode, "1 after ready" in done.stderr) == (3, True), done.stderr
 
 
 def test_a_reader_that_is_slow_gets_all_of_the_output(cache: Path, tmp_path: Path) -> None:
     body = "sys.stdout.write('x' * 500_000 + 'end')"
-    command = _command(cache, body, "--ready-line", "y", root=tmp_path / "root")
+    command = _command(cache, body, "--ready", "line:y", root=tmp_path / "root")
     reader, writer = os.pipe()
     os.set_blocking(writer, False)  # as another process that shares a terminal may do
     running = subprocess.Popen(command, stdout=writer, stderr=subprocess.DEVNULL)
@@ -351,7 +352,7 @@ def test_a_reader_that_is_slow_gets_all_of_the_output(cache: Path, tmp_path: Pat
 def test_output_that_nobody_reads_changes_no_exit_code(cache: Path, tmp_path: Path) -> None:
     """Neither that of the command nor the report, which SIGUSR1 asks for while it runs."""
     body = "print('up', flush=True); os.kill(os.getppid(), 10); import time; time.sleep(0.5); print('x'); sys.exit(7)"
-    for options in ((), ("--ready-line", "y")):
+    for options in ((), ("--ready", "line:y")):
         reader, writer = os.pipe()
         os.close(reader)
         command = _command(cache, body.replace("print", "(lambda *a, **k: 0)"), *options, root=tmp_path / "root")

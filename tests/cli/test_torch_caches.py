@@ -101,16 +101,16 @@ def test_what_a_trace_does_not_say(trace: Path, tmp_path: Path) -> None:
 
 def test_artifacts_come_back_on_another_machine(artifacts: Path, trusted: Builder, tmp_path: Path) -> None:
     one, other, back = tmp_path / "one", tmp_path / "other", tmp_path / "back.bin"
-    found = document("pack", "import", artifacts, "--as", "llama-1", store=one)
+    found = document("pack", "import", artifacts, "--name", "llama-1", store=one)
     assert found["torch_version"] == "2.13.0+cpu"
     document("pack", "export", tmp_path / "all.gemmpack", "--sign", trusted.file, store=one)
     assert document("pack", "import", tmp_path / "all.gemmpack", store=other)["taken"] == 2
-    assert document("pack", "export", back, "--as", "llama-1", store=other)["torch_version"] == "2.13.0+cpu"
+    assert document("pack", "export", back, "--name", "llama-1", store=other)["torch_version"] == "2.13.0+cpu"
     assert back.read_bytes() == artifacts.read_bytes()
-    again = run("pack", "export", back, "--as", "llama-1", store=other)
+    again = run("pack", "export", back, "--name", "llama-1", store=other)
     assert (again.returncode, "--force" in again.stderr) == (2, True)
     assert len(list(group_keys(open_store(other)))) == 2
-    document("pack", "import", artifacts, "--as", "llama-2", store=other)  # the same bytes under a second name
+    document("pack", "import", artifacts, "--name", "llama-2", store=other)  # the same bytes under a second name
     done = run("run", "--root", tmp_path / "root", "--restore", "llama-2", "--", "true", store=other)
     assert "restored 1 entry of llama-2" in done.stderr
     assert (tmp_path / "root/inductor/cache_artifacts/llama-2.bin").read_bytes() == artifacts.read_bytes()
@@ -120,9 +120,9 @@ def test_a_remote_carries_artifacts(
     artifacts: Path, trusted: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_REMOTE", f"file://{tmp_path}/remote")
-    document("pack", "import", artifacts, "--as", "llama-1", store=tmp_path / "one")
+    document("pack", "import", artifacts, "--name", "llama-1", store=tmp_path / "one")
     assert run("remote", "push", "--sign", trusted.file, store=tmp_path / "one").returncode == 0
-    document("pack", "export", tmp_path / "back.bin", "--as", "llama-1", store=open_store(tmp_path / "other").root)
+    document("pack", "export", tmp_path / "back.bin", "--name", "llama-1", store=open_store(tmp_path / "other").root)
     assert (tmp_path / "back.bin").read_bytes() == artifacts.read_bytes()
 
 
@@ -137,9 +137,9 @@ def test_artifacts_are_host_code(
     variable: str, value: str, said: str, artifacts: Path, trusted: Builder, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    document("pack", "import", artifacts, "--as", "llama-1", store=tmp_path / "one")
+    document("pack", "import", artifacts, "--name", "llama-1", store=tmp_path / "one")
     monkeypatch.setenv(variable, value)
-    done = run("pack", "export", tmp_path / "back.bin", "--as", "llama-1", store=tmp_path / "one")
+    done = run("pack", "export", tmp_path / "back.bin", "--name", "llama-1", store=tmp_path / "one")
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "back.bin").exists()
 
@@ -185,7 +185,7 @@ def graph(version: str, build: str = "a", run: object = None) -> bytes:
 def test_bytes_that_are_no_artifacts_are_refused(data: bytes, said: str, tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
     file.write_bytes(data)
-    done = run("pack", "import", file, "--as", "llama-1", store=tmp_path / "one")
+    done = run("pack", "import", file, "--name", "llama-1", store=tmp_path / "one")
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
@@ -197,7 +197,7 @@ def test_the_version_is_read_and_no_pickle_is_run(tmp_path: Path) -> None:
         (checked(b"{}"), ""),
     ):
         file.write_bytes(data)
-        assert document("pack", "import", file, "--as", "llama-1", store=tmp_path / "one")["torch_version"] == version
+        assert document("pack", "import", file, "--name", "llama-1", store=tmp_path / "one")["torch_version"] == version
     assert not made.exists()
 
 
@@ -205,14 +205,14 @@ def test_artifacts_replace_no_snapshot_of_caches_or_of_a_newer_version(artifacts
     layout = open_store(tmp_path / "one")
     for root, may in (("/srv/run", False), ("", True)):
         put_snapshot(layout, Snapshot(FORMAT, "a", root, 1.0, "", []), sign=bytes, durable=False)
-        done = run("pack", "import", artifacts, "--as", "a", store=tmp_path / "one")
+        done = run("pack", "import", artifacts, "--name", "a", store=tmp_path / "one")
         assert (done.returncode, "the caches in /srv/run" in done.stderr) == ((0, False) if may else (2, True))
     path = Path(layout.group_path(snapshot_key("a")))
     newer = bytearray(path.read_bytes())
     newer[8] += 1  # after the magic
     for data, code in ((bytes(newer), 2), (b"damaged", 0)):
         path.write_bytes(data)
-        assert run("pack", "import", artifacts, "--as", "a", store=tmp_path / "one").returncode == code
+        assert run("pack", "import", artifacts, "--name", "a", store=tmp_path / "one").returncode == code
         assert (path.read_bytes() == data) == bool(code)
 
 
@@ -221,14 +221,14 @@ def test_what_cannot_be_stored_or_written_is_said(artifacts: Path, trusted: Buil
     with large.open("wb") as file:
         file.truncate(1 << 30)
     store = tmp_path / "one"
-    document("pack", "import", artifacts, "--as", "llama-1", store=store)
+    document("pack", "import", artifacts, "--name", "llama-1", store=store)
     cases: list[tuple[tuple[Any, ...], str]] = [
-        (("import", large, "--as", "llama-1"), f"more than {MAX_BYTES:,} bytes"),
-        (("import", artifacts, "--as", "../up"), "cannot name a snapshot"),
-        (("import", tmp_path / "none", "--as", "x"), "cannot open"),
-        (("import", artifacts, "--as", "x", "--dry-run"), "--dry-run does not go with --as"),
-        (("export", tmp_path / "b", "--as", "none"), "neither the store nor the setting remote has it"),
-        (("export", tmp_path / "b", "--as", "llama-1", "--arch", "sm_90"), "does not go with --as"),
+        (("import", large, "--name", "llama-1"), f"more than {MAX_BYTES:,} bytes"),
+        (("import", artifacts, "--name", "../up"), "cannot name a snapshot"),
+        (("import", tmp_path / "none", "--name", "x"), "cannot open"),
+        (("import", artifacts, "--name", "x", "--dry-run"), "--dry-run does not go with --name"),
+        (("export", tmp_path / "b", "--name", "none"), "neither the store nor the setting remote has it"),
+        (("export", tmp_path / "b", "--name", "llama-1", "--arch", "sm_90"), "does not go with --name"),
     ]
     for words, said in cases:
         done = run("pack", *words, store=store)
@@ -236,6 +236,6 @@ def test_what_cannot_be_stored_or_written_is_said(artifacts: Path, trusted: Buil
     for path in Path(open_store(store).groups).rglob("*"):
         if path.is_file() and path.stat().st_size > 4096:
             os.truncate(path, path.stat().st_size - 1)
-    done = run("pack", "export", tmp_path / "b", "--as", "llama-1", store=store)
+    done = run("pack", "export", tmp_path / "b", "--name", "llama-1", store=store)
     assert (done.returncode, "does not match its checksum" in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "b").exists()

@@ -99,7 +99,7 @@ class Server(Machine):
 
     def serve(self, warm: int, *options: str) -> tuple[int, dict[str, Any], str]:
         """Serves, with this many kernels made before it is ready; returns the exit code, report and messages."""
-        output = ("--output", str(self.report), "--ready-line", "READY", "--forbid-after-ready")
+        output = ("--output", str(self.report), "--ready", "line:READY", "--forbid-after-ready")
         whole = ("run", "--root", str(self.root), *output, *options, "--", sys.executable, f"{self.place}/serve.py")
         command = [sys.executable, "-m", "cache_engine", *whole, str(warm)]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment, cwd=self.place)

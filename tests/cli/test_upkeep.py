@@ -80,13 +80,13 @@ def test_packs_and_switches_are_set_in_the_environment(
 
 
 def test_stale_entries_go_when_asked_for(compiled_store: Path) -> None:
-    assert document("clean", "--stale", "toolchain", store=compiled_store)["victims"] == []
+    assert document("clean", "--state", "stale", store=compiled_store)["victims"] == []
     store = make_store(compiled_store)
     before = set(store.keys())
     stale = _publish_stale(compiled_store)
-    plan = document("clean", "--stale", "toolchain", store=compiled_store)
+    plan = document("clean", "--state", "stale", store=compiled_store)
     assert [(victim["key"], victim["reason"]) for victim in plan["victims"]] == [(stale, "stale toolchain")]
-    assert document("clean", "--yes", "--stale", "toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
+    assert document("clean", "--yes", "--state", "stale", store=compiled_store)["cleaned"]["evicted"] == 1
     assert set(store.keys()) == before
 
 
@@ -107,8 +107,8 @@ def test_clean_by_share_of_the_disk_deletes_leftover_files_too(compiled_store: P
     renamed, nothing = old.stderr.splitlines()
     assert renamed == "gemm-cache clean --max-disk-share is now: gemm-cache clean --max-bytes 0%"
     assert nothing == "Nothing is deleted without --yes."
-    assert "1 leftover file" in run("clean", "--expired", store=compiled_store).stdout
-    assert document("clean", "--yes", "--expired", store=compiled_store)["cleaned"]["leftovers"] == 1
+    assert "1 leftover file" in run("clean", "--state", "expired", store=compiled_store).stdout
+    assert document("clean", "--yes", "--state", "expired", store=compiled_store)["cleaned"]["leftovers"] == 1
     assert os.listdir(compiled_store / "temp") == []
     assert document("clean", "--yes", "--max-bytes", "0%", store=compiled_store)["cleaned"]["evicted"] == 4
 
@@ -204,10 +204,10 @@ def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: P
 
 
 def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(compiled_store: Path) -> None:
-    """They are not "in use", and only --stale format evicts them."""
+    """They are not "in use", and only --state unknown-format evicts them."""
     record = next((compiled_store / "metadata").rglob("*.json"))
     record.write_text('{"format": 99}')
-    spared = "1 entry of another format version not evicted; --stale format evicts such entries.\n"
+    spared = "1 entry of another format version not evicted; --state unknown-format evicts such entries.\n"
     planned = document("clean", "--all", store=compiled_store)
     assert (len(planned["victims"]), planned["kept_entries"], planned["foreign"]) == (3, 1, 1)
     assert run("clean", "--all", store=compiled_store).stdout.endswith(spared)
@@ -217,9 +217,9 @@ def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(comp
     assert "in use" not in done
     assert done.endswith(spared)
     assert record.exists()
-    planned = document("clean", "--stale", "format", store=compiled_store)
+    planned = document("clean", "--state", "unknown-format", store=compiled_store)
     assert [victim["reason"] for victim in planned["victims"]] == ["another format version"]
-    done = run("clean", "--yes", "--stale", "format", store=compiled_store).stdout
+    done = run("clean", "--yes", "--state", "unknown-format", store=compiled_store).stdout
     assert "Evicted 1 entry" in done
     assert done.endswith("; kept 0 entries, 0 B.\n")
     assert not record.exists()

@@ -1,4 +1,4 @@
-"""``compile --wait`` and ``warm --floor``: something serves while a kernel is compiled."""
+"""``compile --wait`` and ``warm --specialise dynamic``: something serves while a kernel is compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FP32 = ("--dtype", "fp32", "--arch", "sm_80")
 def test_a_floor_serves_a_cold_shape_at_once_and_the_kernel_is_made_behind(place: Path, tmp_path: Path) -> None:
     table = tmp_path / "shapes.csv"
     table.write_text("n,k\n192,128\n256,128\n")
-    warmed = document("warm", str(table), "--floor", *FP32, store=place)
+    warmed = document("warm", str(table), "--specialise", "dynamic", *FP32, store=place)
     assert (warmed["kernels"], warmed["compiled"]) == (1, 1)
     served = document("compile", 40, 192, 128, *FP32, "--wait", 0, store=place)
     assert (served["tier"], served["specialisation"], served["behind_failure"]) == ("disk", "dynamic", "")
@@ -35,7 +35,6 @@ def test_with_nothing_there_the_verb_waits(place: Path) -> None:
     [
         (("compile", "8", "8", "8", "--wait", "4e6"), "0<=x<=3600000"),
         (("compile", "8", "8", "8", "--wait", "0", "--force"), "exclude each other"),
-        (("warm", "Llama-3.1-8B", "--floor", "--specialise", "exact"), "leave --specialise out"),
     ],
 )
 def test_what_contradicts_is_refused_before_anything_is_made(

@@ -175,8 +175,8 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     asked = {one.option for one in form if one.option}
     assert asked <= taken
     only_typed = {
-        "compile": {"--debug-dump", "--wait"},
-        "warm": {"--jobs", "--dry-run", "--by", "--sample", "--floor", "--check", "--device"},
+        "compile": {"--output", "--wait"},
+        "warm": {"--jobs", "--dry-run", "--by", "--sample", "--check", "--device"},
         "tune": {"--jobs", "--dry-run", "--check", "--device"},
     }[verb]
     everywhere = {"--store", "--settings-file", "--no-pager", "--verbose", "--json"}

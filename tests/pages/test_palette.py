@@ -96,10 +96,10 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     (
         "Predict",
         {"e_kind": "Whole model", "s_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
-        "evaluate Qwen3-8B --chip H100 --m=16 --tp=2",
+        "evaluate Qwen3-8B --chip H100 --m=16 --parallel=tp=2",
     ),
     ("Predict", {"e_kind": "Saved results"}, "evaluations"),
-    ("Storage", {"rule": "stale"}, "clean --stale=toolchain"),
+    ("Storage", {"rule": "stale"}, "clean --state=stale"),
     *(
         ("Storage", {"tab": tab}, command)
         for tab, command in (

@@ -313,9 +313,10 @@ def test_kernels_that_are_asked_for_most_come_first(cache: Cache) -> None:
 
 def test_the_configs_to_tune_are_those_that_tune_would_time(cache: Cache) -> None:
     (kernel, *_) = cover(cache.selector, _problem(), parse_sizes("16"))
-    found = all_candidates(cache, [kernel.selection, kernel.selection])
+    found = all_candidates(cache, [kernel.selection, kernel.selection], 8)
     assert kernel.key in {one.key for one in found}
     assert 1 < len({one.key for one in found}) == len(found) <= 8
+    assert len(all_candidates(cache, [kernel.selection], 2)) == 2
     assert {one.problem for one in found} == {kernel.selection.problem}
 
 

@@ -111,7 +111,7 @@ def _title(record: Record) -> str:
 
 
 def _command(cache: Cache, *keys: str) -> str:
-    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "show", *keys, "--html", "report.html"))
+    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "show", *keys, "--output", "report.html"))
 
 
 def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -276,7 +276,7 @@ def store_report(cache: Cache, now: float) -> Report:
         sections += _indexed(cache, now)
     except GemmCacheError as error:  # the index needs an extra, or cannot be read; the rest is from the journal
         sections.append(Section("Kernels and history", (Note(f"Not here: {error}"),)))
-    command = shlex.join(("gemm-cache", "--store", root, "show", "--html", "report.html"))
+    command = shlex.join(("gemm-cache", "--store", root, "show", "--output", "report.html"))
     return Report("Store of compiled GEMM kernels", root, command, tuple(sections))
 
 
