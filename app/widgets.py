@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import streamlit as st
@@ -147,8 +148,9 @@ def address() -> dict[str, list[str]]:
 def remember_address() -> None:
     """Stores the address that the page has now, for ``renew_address``."""
     run = get_script_run_ctx()
-    with suppress(AttributeError):  # no run; or of a later Streamlit: then the browser's address counts
-        st.session_state[_DRAWN] = run.page_script_hash, _unbound(run)
+    if run is not None:
+        with suppress(AttributeError):  # of a later Streamlit: then the browser's address counts
+            st.session_state[_DRAWN] = run.page_script_hash, _unbound(run)
 
 
 def renew_address() -> None:
