@@ -182,6 +182,18 @@ def _unbound(run: ScriptRunContext) -> dict[str, list[str]]:
         return {name: values for name, values in address().items() if not given.is_bound(name)}
 
 
+def unbind(*names: str) -> None:
+    """Lets a callback write or remove these parameters of the address, which widgets of the last drawing are bound to.
+
+    Streamlit ends the binding of a widget that is no longer drawn only after the next page is drawn to its end.
+    """
+    run = get_script_run_ctx()
+    if run is not None:
+        with run.session_state.query_params() as given:
+            for binding in filter(None, map(given.get_binding_for_param, names)):
+                given.unbind_widget(binding.widget_id)
+
+
 def is_just_opened(page: str) -> bool:
     """Whether the page of this title is drawn for the first time since the reader came from another page."""
     return st.session_state.get(_OPENED) != page

@@ -38,6 +38,7 @@ def chosen_now(name: str = "") -> None:
     widgets.renew_address()
     if name != "page":
         st.query_params.pop("page", None)
+    widgets.unbind(name)
     if name and name in st.session_state:
         value = st.session_state[name]
         st.query_params[name] = value if isinstance(value, list) else str(value)
@@ -46,6 +47,7 @@ def chosen_now(name: str = "") -> None:
 def clear() -> None:
     """Shows all kernels again."""
     widgets.renew_address()
+    widgets.unbind(*st.query_params)
     st.query_params.clear()
     st.session_state["q"] = ""
 
@@ -107,6 +109,7 @@ def matches(search: str) -> int:
 def change_view() -> None:
     """Forgets the filters of the view shown before, as another has other choices; both searches have the same text."""
     widgets.renew_address()
+    widgets.unbind(*SHARED)
     for name in SHARED:
         st.session_state.pop(name, None)
         st.query_params.pop(name, None)

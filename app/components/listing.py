@@ -146,6 +146,7 @@ def _note_click(key: str) -> None:
 def _sort(key: str) -> None:
     """Puts a sort order into the address. The sorted list starts at its first page."""
     widgets.renew_address()
+    widgets.unbind("page")
     if order := st.session_state.get(_name(key), {}).get("sort"):
         st.session_state["page"] = 1
         st.query_params.pop("page", None)

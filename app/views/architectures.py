@@ -40,12 +40,12 @@ def toolchains() -> None:
     st.text(architectures.stale_words(found, context.timezone()))
     tables.draw(found, architectures.TOOLCHAINS, key="toolchains")
     if several := architectures.comparable(found):
-        with st.expander("Compare toolchains"):
-            compared(several)
+        compared(several)
 
 
 def compared(toolchains: list[str]) -> None:
     """Draws a comparison of the same kernels by two toolchains, after a click, as it reads every record."""
+    st.header("Compare toolchains")
     with st.form("compare-toolchains", border=False):
         before = st.selectbox("From", toolchains, index=1, key="from-toolchain")
         after = st.selectbox("To", toolchains, key="to-toolchain")

@@ -90,6 +90,7 @@ def _delete(name: str) -> None:
 def _open(view: View) -> None:
     """Shows a saved view: of its address what this page saves, as others may be refused; and its columns."""
     widgets.renew_address()
+    widgets.unbind(*st.query_params)
     st.query_params.clear()
     st.query_params.update({name: view.address[name] for name in PARAMETERS if name in view.address})
     st.session_state["q"] = " ".join(view.address.get("q", ()))

@@ -155,7 +155,7 @@ def test_a_walk_at_random_meets_no_error(page: Page, compiled_store: Path, tmp_p
     done: list[str] = []
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog opened: {dialog.message}"))
     may, troubles = threading.Lock(), cycle((_vanished, _full, _read_only))
-    process = tmp_path / "process"
+    process, log = tmp_path / "process", compiled_store.with_suffix(".log")
     program = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(process), *ORDINARY, *PROGRAM]
     where = {"GEMM_CACHE_CACHES": f"triton={_long_names(tmp_path)}"}
     with (
@@ -183,5 +183,6 @@ def test_a_walk_at_random_meets_no_error(page: Page, compiled_store: Path, tmp_p
             expect(page.get_by_test_id("stException"), said).to_have_count(0)
             expect(page.locator("h1"), said).to_have_count(1)  # an open list hides it from readers of screens
             assert "Traceback" not in page.locator("body").inner_text(), said
+            assert "Traceback" not in log.read_text(), said  # also of an error that the next drawing took away
     acted = [step for step in done if not step.startswith(("no ", "nothing"))]
     assert len(acted) > STEPS / 2, done

@@ -57,6 +57,16 @@ def test_the_note_of_an_evicted_kernel_is_still_shown(open_page: Open, compiled_
     assert "keep an eye on it" in [text.value for text in app.text]
 
 
+def test_after_a_search_all_kernels_are_shown_again_and_a_view_is_opened(open_page: Open, compiled_store: Path) -> None:
+    """The search is a parameter that the field is bound to, so that a callback may not simply remove it."""
+    open_cache(compiled_store).admin.save_view(View("fp16", {"q": ["fp16"], "arch": ["sm_90"]}))
+    app = sound(_press(sound(open_page(compiled_store, "kernels", q="zzz")), "Clear search and filters"))
+    assert (app.text_input(key="q").value, len(listed(app))) == ("", 4)
+    app = sound(open_page(compiled_store, "kernels", q="zzz", dtype="fp32"))
+    app.button(key="view-0").click()
+    assert (sound(app.run()).text_input(key="q").value, len(listed(app))) == ("fp16", 1)
+
+
 def test_a_view_is_saved_opened_and_deleted(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "kernels", q="bf16", arch=["sm_80", "sm_90"], sort="created", asc="true"))
     before = [row["Key"] for row in listed(app)]

@@ -174,3 +174,14 @@ def test_a_search_for_kernels_says_how_many_of_other_frameworks_match(machine: M
         for each in machine.show("kernels", text="no such kernel").get("page_link")
         if "of other frameworks" in each.proto.label
     ]
+
+
+def test_a_filter_of_one_view_breaks_no_other_that_has_it_too(machine: Machine) -> None:
+    """One of them binds it to the address; a quick reader's next change comes before the binding is gone."""
+    (target, *_) = machine.show("kernels", view="Other frameworks").multiselect(key="arch").options
+    app = machine.show("kernels", view="Other frameworks", arch=target)
+    assert sound(app).multiselect(key="arch").value == [target]
+    app.segmented_control(key="view").set_value("This store")
+    sound(app.run())
+    assert app.multiselect(key="arch").value == []
+    assert "arch" not in app.query_params
