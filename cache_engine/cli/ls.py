@@ -98,6 +98,7 @@ def ls_verb(
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
     }  # fmt: skip
     with open_cache(settings, create=False) as cache:
+        cache.index.reads_often = True  # five times
         ours = Page(
             cache.query(queries.count, chosen) if has_ours else 0,
             cache.query(queries.kernels, chosen, **page) if has_ours else [],

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import (
@@ -52,6 +53,7 @@ COLD_MS = 180_000  # what a first visit may take
 LATE_MS = 60_000  # of anything else on a busy machine
 expect.set_options(timeout=LATE_MS)
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
+STILL: Literal["reduce"] = "reduce"  # what moves is drawn by the processor, a second for each page
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -65,7 +67,7 @@ def _chromium() -> Iterator[BrowserContext]:
     with sync_playwright() as playwright:
         try:
             opened = playwright.chromium.launch_persistent_context(
-                "", executable_path=executable, args=list(FLAGS), viewport=VIEWPORT
+                "", executable_path=executable, args=list(FLAGS), viewport=VIEWPORT, reduced_motion=STILL
             )
         except Error as error:
             message = f"no Chromium to start (apt-get install chromium, or playwright install chromium): {error}"
@@ -101,7 +103,7 @@ def page(_chromium: BrowserContext) -> Iterator[Page]:
 @pytest.fixture
 def first_visit(browser: Browser) -> Iterator[Page]:
     """A tab of a browser that has no file of an earlier visit."""
-    context = browser.new_context(viewport=VIEWPORT)
+    context = browser.new_context(viewport=VIEWPORT, reduced_motion=STILL)
     context.set_default_timeout(LATE_MS)
     tab = context.new_page()
     with _watched(tab):

@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cache_engine.batch import warm
+from cache_engine.batch.warm import ARCHITECTURES
+from cache_engine.cli.main import commands
 from cache_engine.compilers.contents import find_tool
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index.queries import OLD_SORTS, SORTS
@@ -379,16 +383,20 @@ def test_ctrl_c_during_sample_leaves_a_sound_store(place: Path, sign: str) -> No
     assert document("verify", store=place)["findings"] == []
 
 
-def test_sample_compiles_finds_and_asks_again(place: Path) -> None:
-    first = document("warm", "--sample", store=place)
-    assert (first["compiled"], first["found"], first["failed"], first["found_again"]) == (48, 0, [], 48)
-    second = document("warm", "--sample", store=place)
-    assert (second["compiled"], second["found"], second["requests"]) == (0, 48, first["requests"])
+@pytest.mark.parametrize("targets", [("sm_90",), pytest.param(ARCHITECTURES, marks=pytest.mark.soak)])
+def test_sample_compiles_finds_and_asks_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, targets: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(warm, "ARCHITECTURES", targets)
+    command, count = ["--store", str(place), "warm", "--sample", "--json"], 12 * len(targets)
+    first, second = (json.loads(CliRunner().invoke(commands, command).stdout) for _ in range(2))
+    assert (first["compiled"], first["found"], first["failed"], first["found_again"]) == (count, 0, [], count)
+    assert (second["compiled"], second["found"], second["requests"]) == (0, count, first["requests"])
     asked = document("demand", "--since", "24h", store=place)
-    assert (asked["launches"], len(asked["shares"])) == (2 * first["requests"], 48)
+    assert (asked["launches"], len(asked["shares"])) == (2 * first["requests"], count)
     assert document("stats", store=place)["hits"]["memory"] >= 2 * first["requests"]
     by_arch = document("stats", "--by", "arch", store=place)["architectures"]
-    assert {row["arch"]: row["entries"] for row in by_arch} == dict.fromkeys(("sm_100", "sm_120", "sm_80", "sm_90"), 12)
+    assert {row["arch"]: row["entries"] for row in by_arch} == dict.fromkeys(targets, 12)
     families = {row["family"] for row in document("ls", "--limit", "100", store=place)["rows"]}
     assert families == {"tensor_core", "simt"}
     assert document("verify", store=place)["findings"] == []
