@@ -129,7 +129,7 @@ def worker_verb(
 )
 @table_options
 @click.option(
-    "--top", type=click.IntRange(1, 1000), help="Also as many configs of each kernel, for tune on a GPU later."
+    "--top", type=click.IntRange(1, 1000), help="Also this number of configs of each kernel, for tune to time on a GPU."
 )
 @click.option("--engine", type=click.Choice(["celery", "dask"]), default="celery", hidden=True)
 @click.option("--scheduler", hidden=True)

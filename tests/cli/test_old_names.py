@@ -162,6 +162,17 @@ def test_an_old_settings_file_option_before_and_after_the_verb(tmp_path: Path, p
         assert done.stderr.splitlines()[0] == "gemm-cache --config is now: gemm-cache --settings-file FILE"
 
 
+def test_old_options_do_what_they_did(compiled_store: Path, tmp_path: Path) -> None:
+    key = next((compiled_store / "metadata").rglob("*.json")).stem
+    code, report = tmp_path / "code", tmp_path / "report"
+    for words in (["show", key, "--cubin", str(code)], ["show", f"--html={report}"]):
+        assert run(*words, store=compiled_store).returncode == 0
+    assert (code.read_bytes()[:4], report.read_bytes()[:15]) == (b"\x7fELF", b"<!doctype html>")
+    model = ("evaluate", "Qwen3-8B", "--chip", "H100", "--tp=2", "--dp", "4", "--phase", "decode", "--json")
+    found = json.loads(run(*model, store=tmp_path / "none").stdout)
+    assert (found["tensor_parallel"], found["data_parallel"], found["phase"]) == (2, 4, "decode")
+
+
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [

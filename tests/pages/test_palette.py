@@ -95,8 +95,16 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "Predict",
-        {"e_kind": "Whole model", "s_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
-        "evaluate Qwen3-8B --chip H100 --m=16 --parallel=tp=2",
+        {
+            "e_kind": "Whole model",
+            "s_model": "Qwen3-8B",
+            "e_tokens": 16,
+            "e_tp": 2,
+            "e_dp": 4,
+            "e_phase": "decode",
+            "e_skew": 1,
+        },
+        "evaluate Qwen3-8B --chip H100 --m=16 --mode=decode --experts=1 --parallel=tp=2,dp=4",
     ),
     ("Predict", {"e_kind": "Saved results"}, "evaluations"),
     ("Storage", {"rule": "stale"}, "clean --state=stale"),
