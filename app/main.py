@@ -39,7 +39,7 @@ def moved(old: str) -> st.Page:
 
     def lead() -> None:
         page, asked = addresses.moved(old, widgets.address())
-        st.switch_page(f"../pages/{page}.py", query_params=asked)
+        widgets.go(page, asked)
 
     return st.Page(lead, title=old.capitalize(), url_path=old, visibility="hidden")
 

@@ -189,12 +189,14 @@ def test_damage_is_found_and_repaired(reader: Reader, dashboard: str, compiled_s
     assert reader.clicks <= 5
 
 
-def test_why_a_lookup_missed_is_a_click_away(reader: Reader, shown: Shown) -> None:
+def test_why_a_lookup_missed_is_found_from_overview(reader: Reader, shown: Shown) -> None:
     page = reader.page
     page.goto(shown.address)
     reader.press(_link(page, "Not in the log before"))
     expect(page.get_by_role("cell", name="miss", exact=True).first).to_be_visible(timeout=WAIT_MS)
-    assert reader.clicks <= 1
+    reader.press(page.get_by_role("table", name="Log").get_by_role("link").first)
+    expect(page.get_by_role("heading", name="Decisions")).to_be_visible(timeout=WAIT_MS)
+    assert reader.clicks <= 2
 
 
 def _another_toolchain(store: Path) -> None:
