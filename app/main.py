@@ -76,6 +76,7 @@ try:
             widgets.notices(notice, page.title, asked)
             header.draw(page.title)
 except GemmCacheError as error:
+    st.title(page.title)
     widgets.problem("Could not load this page.", str(error))
 finally:
     widgets.remember_address()

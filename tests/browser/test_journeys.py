@@ -240,6 +240,6 @@ def test_the_missing_kernels_of_a_model_are_compiled(reader: Reader, dashboard: 
     expect(page).to_have_url(re.compile("model=Llama-3.1-8B"), timeout=WAIT_MS)
     reader.press(page.get_by_role("button", name=re.compile("Compile [0-9,]+ missing kernels")))
     expect(page).to_have_url(re.compile("job="), timeout=WAIT_MS)
-    reader.press(page.get_by_role("button", name="Kill now"))
-    expect(page.get_by_text("This job was")).to_be_visible(timeout=WAIT_MS)
+    reader.press(page.get_by_role("button", name="Cancel", exact=True))
+    expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=WAIT_MS)
     assert reader.clicks <= 3
