@@ -39,7 +39,7 @@ def moved(old: str) -> st.Page:
 
     def lead() -> None:
         page, asked = addresses.moved(old, widgets.address())
-        st.switch_page(f"../pages/{page}.py", query_params=asked)
+        widgets.go(page, asked)
 
     return st.Page(lead, title=old.capitalize(), url_path=old, visibility="hidden")
 
@@ -76,6 +76,7 @@ try:
             widgets.notices(notice, page.title, asked)
             header.draw(page.title)
 except GemmCacheError as error:
+    st.title(page.title)
     widgets.problem("Could not load this page.", str(error))
 finally:
     widgets.remember_address()

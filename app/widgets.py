@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
+from urllib.parse import parse_qs
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -25,6 +26,7 @@ SEARCHED = "search field drawn last, and its text"
 """The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED, _DRAWN = "old values in the address", "page opened last", "address drawn last"
+_LINK = "parameters of the link from another page"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 _PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
 
@@ -107,6 +109,11 @@ def choose_one(
         on_change: called before the page is drawn with another choice.
     """
     shown: Any = "collapsed" if hidden else "visible"
+    if st.session_state.get(key, default) not in choices:  # of another page that has a choice with this name
+        st.session_state.pop(key)
+    given = st.session_state.get(_LINK, {}).pop(key, [""])[0]
+    if given in choices:  # Streamlit drops a link's parameter to which the page that was left had bound a choice
+        st.session_state[key] = given
     chosen = st.segmented_control(
         label,
         choices,
@@ -162,6 +169,8 @@ def renew_address() -> None:
     """
     run = get_script_run_ctx()
     page, drawn = st.session_state.pop(_DRAWN, (None, {}))
+    has_left = run is not None and page not in (None, run.page_script_hash)
+    st.session_state[_LINK] = parse_qs(run.query_string) if run is not None and has_left else {}
     if run is None or run.page_script_hash != page or run.is_history_navigation:
         return
     try:  # nothing public tells the use of a widget from a link to the page
@@ -183,7 +192,7 @@ def _unbound(run: ScriptRunContext) -> dict[str, list[str]]:
 
 
 def unbind(*names: str) -> None:
-    """Lets a callback write or remove these parameters of the address, which widgets of the last drawing are bound to.
+    """Lets these parameters of the address be written or removed, to which widgets of the last drawing are bound.
 
     Streamlit ends the binding of a widget that is no longer drawn only after the next page is drawn to its end.
     """
@@ -291,13 +300,23 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
     return (number - 1) * page_rows
 
 
+def go(page: str, asked: Mapping[str, Any]) -> NoReturn:
+    """Goes to a page at once; the address then has these parameters.
+
+    Args:
+        page: the file of the page, without its suffix.
+    """
+    unbind(*asked)  # of the page that is left: several have a choice named "part"
+    st.switch_page(f"../pages/{page}.py", query_params=asked)
+
+
 def open_kernel(key: str) -> NoReturn:
     """Goes to a kernel's page at once; the page's address then also has the parameters of the list.
 
     Streamlit adds the list's page to the browser's history once more, with the parameters of the kernel's address; so
     the browser's "back" shows the list unchanged.
     """
-    st.switch_page("../pages/kernel.py", query_params={"key": key, **_list_address()})
+    go("kernel", {"key": key, **_list_address()})
 
 
 def departed(key: str) -> Departure | None:

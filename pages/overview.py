@@ -41,6 +41,7 @@ USUAL_SPAN = "7 days"
 MOST_COMPARED = 200  # misses whose nearest kernel is looked for
 SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those who may delete."
 
+st.title("Overview")
 cache, now, zone = context.cache(), time.time(), context.timezone()
 may_see = guard.may().granted and os.access(cache.layout.root, os.W_OK)
 span = SPANS.get(st.session_state.get("span") or st.query_params.get("span", ""), SPANS[USUAL_SPAN])
@@ -287,7 +288,6 @@ def busiest() -> None:
         st.caption("No cache hits yet.")
 
 
-st.title("Overview")
 st.text(f"Store: {cache.layout.root}")
 fleet.draw()
 in_queue = cache.queue()

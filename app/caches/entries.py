@@ -36,7 +36,7 @@ def draw(kind: str | None) -> None:
     """
     opened = listing.clicked(_LIST)
     if opened is not None:
-        st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)
+        widgets.go("kernel", Address.parse(opened).parameters)
     picked = tuple(map(Address.parse, listing.picked(_LIST)))
     wanted = chosen(kind)
     st.session_state[widgets.SEARCHED], st.session_state[KIND] = ("words", wanted.text), kind

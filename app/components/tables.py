@@ -101,7 +101,7 @@ def draw_cells(
     )
     if not stays and told.open in [cell["href"] for cell in links]:
         page, _, asked = told.open.partition("?")
-        st.switch_page(f"../pages/{page.strip('./') or 'overview'}.py", query_params=parse_qs(asked))
+        widgets.go(page.strip("./") or "overview", parse_qs(asked))
 
 
 def _choose(key: str, links: Collection[str]) -> None:

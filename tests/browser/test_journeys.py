@@ -189,12 +189,14 @@ def test_damage_is_found_and_repaired(reader: Reader, dashboard: str, compiled_s
     assert reader.clicks <= 5
 
 
-def test_why_a_lookup_missed_is_a_click_away(reader: Reader, shown: Shown) -> None:
+def test_why_a_lookup_missed_is_found_from_overview(reader: Reader, shown: Shown) -> None:
     page = reader.page
     page.goto(shown.address)
     reader.press(_link(page, "Not in the log before"))
     expect(page.get_by_role("cell", name="miss", exact=True).first).to_be_visible(timeout=WAIT_MS)
-    assert reader.clicks <= 1
+    reader.press(page.get_by_role("table", name="Log").get_by_role("link").first)
+    expect(page.get_by_role("heading", name="Decisions")).to_be_visible(timeout=WAIT_MS)
+    assert reader.clicks <= 2
 
 
 def _another_toolchain(store: Path) -> None:
@@ -238,6 +240,6 @@ def test_the_missing_kernels_of_a_model_are_compiled(reader: Reader, dashboard: 
     expect(page).to_have_url(re.compile("model=Llama-3.1-8B"), timeout=WAIT_MS)
     reader.press(page.get_by_role("button", name=re.compile("Compile [0-9,]+ missing kernels")))
     expect(page).to_have_url(re.compile("job="), timeout=WAIT_MS)
-    reader.press(page.get_by_role("button", name="Kill now"))
-    expect(page.get_by_text("This job was")).to_be_visible(timeout=WAIT_MS)
+    reader.press(page.get_by_role("button", name="Cancel", exact=True))
+    expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=WAIT_MS)
     assert reader.clicks <= 3

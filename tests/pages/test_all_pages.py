@@ -11,7 +11,7 @@ import pytest
 
 from app import context
 from app.addresses import moved
-from cache_engine.errors import GemmCacheError
+from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from tests.helpers import damage_record, fill, make_store, publish
@@ -48,7 +48,23 @@ def test_a_store_that_cannot_be_opened_is_reported(open_page: Open, tmp_path: Pa
     app = open_page(tmp_path / "file", page)
     assert not app.exception
     assert [error.value for error in app.error] == ["Could not load this page."]
+    assert len(app.title) == 1
     assert "is a file; a store is a directory" in app.text[0].value
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_its_title_while_the_index_is_unavailable(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """As a disk that was full before the first visit makes it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise IndexUnavailable("the disk refuses")
+
+    monkeypatch.setattr(context, "ask", refuse)
+    app = open_page(compiled_store, page)
+    assert not app.exception
+    assert len(app.title) == 1
 
 
 def test_a_page_that_fails_has_the_header_with_the_way_to_others(

@@ -205,3 +205,16 @@ def test_a_quick_reader_keeps_the_part_of_the_time_range(open_page: Open, compil
     next(one for one in app.button if one.label == "Search").click()
     assert sound(app.run()).select_slider[0].value == part
     assert app.query_params["from"] == str(part[0])
+
+
+@pytest.mark.parametrize(("part", "shown"), [("Of a model", "Of a model"), ("", "Asked for")])
+def test_a_choice_of_one_page_is_none_of_another_that_has_the_same_name_for_its_own(
+    open_page: Open, compiled_store: Path, part: str, shown: str
+) -> None:
+    """As a link of the search leads from Storage to Workload."""
+    app = sound(open_page(compiled_store, "admin", part="Check"))
+    app.query_params.clear()
+    if part:
+        app.query_params["part"] = part
+    app.switch_page("../pages/workload.py")
+    assert sound(app.run()).segmented_control(key="part").value == shown
