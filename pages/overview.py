@@ -186,18 +186,18 @@ def keep_part(key: str, first: int, last: int) -> None:
 
 
 def over_time(shown: overview.ShownPeriod, span: Span) -> None:
-    """Draws lookups by tier, compile time, and the durations of compiles, for each step."""
+    """Draws lookups by tier, compile time, and the durations of lookups and of compiles, for each step."""
     rows, steps = shown.rows, shown.starts
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
         return
-    left, middle, right = st.columns(3)
+    lengths = context.ask(summaries.compile_spread, span.step_s, span.since(now))
+    left, right = st.columns(2)
     with left:
         figure.draw(history.hit_figure(rows, steps, span, zone), key="hit-figure")
-    with middle:
-        figure.draw(history.compile_figure(rows, steps, span, zone), key="compile-figure")
+        figure.draw(history.lookup_figure(rows, steps, span, zone), key="lookup-figure")
     with right:
-        lengths = context.ask(summaries.compile_spread, span.step_s, span.since(now))
+        figure.draw(history.compile_figure(rows, steps, span, zone), key="compile-figure")
         figure.draw(history.length_figure(lengths, steps, span, zone), key="length-figure")
     with st.expander("Show data table"):
         tables.draw(reversed(rows), history.history_columns(span, zone), key="history", label="History")

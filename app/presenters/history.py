@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
@@ -61,14 +61,11 @@ _TIMES: tuple[tuple[str, str, str, Pattern], ...] = (
     ("compile_us", "Spent", COLOURS[2], "."),
     ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"),
 )
-_LENGTHS: tuple[tuple[str, str, Pattern], ...] = (
-    ("< 0.1 s", COLOURS[1], ""),
-    ("0.1–0.3 s", COLOURS[5], "/"),
-    ("0.3–1 s", COLOURS[0], "."),
-    ("1–3 s", COLOURS[4], "x"),
-    ("3–10 s", COLOURS[2], "+"),
-    ("> 10 s", COLOURS[3], "/"),
-)
+_LENGTHS = ("< 0.1 s", "0.1–0.3 s", "0.3–1 s", "1–3 s", "3–10 s", "> 10 s")
+_LOOKUP_LENGTHS = ("< 4 µs", "4–66 µs", "66 µs–1 ms", "1–17 ms", "17–268 ms", "> 268 ms")
+_OF_LENGTHS: tuple[tuple[str, Pattern], ...] = (
+    (COLOURS[1], ""), (COLOURS[5], "/"), (COLOURS[0], "."), (COLOURS[4], "x"), (COLOURS[2], "+"), (COLOURS[3], "/"),
+)  # fmt: skip
 _MOST_STEPS = 1000  # a clock far off would make more
 
 
@@ -104,18 +101,31 @@ def compile_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: 
 
 def length_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
     """The kernels of the store by when they were compiled and how long that took, as ``summaries.compile_spread``."""
-    named = named_steps(steps, span, zone)
     counts = {(row["start"], row["class"]): row["kernels"] for row in rows}
+    return _by_length("Compiles by duration", "kernel", _LENGTHS, counts, named_steps(steps, span, zone), span, zone)
+
+
+def lookup_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
+    """The lookups that a tier served, by how long they took."""
+    counts = {(row["start"], place): row[f"lookups_{place}"] for row in rows for place in range(len(_LOOKUP_LENGTHS))}
+    named = named_steps(steps, span, zone)
+    return _by_length("Lookups by duration", "lookup", _LOOKUP_LENGTHS, counts, named, span, zone)
+
+
+def _by_length(
+    title: str, what: str, lengths: Sequence[str], counts: Mapping[tuple[int, int], int], named: dict[int, str],
+    span: Span, zone: tzinfo,
+) -> Bars:  # fmt: skip
     series = []
-    for place, (name, colour, pattern) in enumerate(_LENGTHS):
-        values = [counts.get((start, place)) for start in steps]
+    for place, (name, (colour, pattern)) in enumerate(zip(lengths, _OF_LENGTHS, strict=True)):
+        values = [counts.get((start, place)) for start in named]
         if any(values):
             words = [
-                f"{step}\n{name}: {counted(count or 0, 'kernel')}"
+                f"{step}\n{name}: {counted(count or 0, what)}"
                 for step, count in zip(named.values(), values, strict=True)
             ]
             series.append(Series(name, values, words, colour, pattern))
-    return _over_time("Compiles by duration", "Kernels", named, series, span, zone, stacked=True)
+    return _over_time(title, f"{what.capitalize()}s", named, series, span, zone, stacked=True)
 
 
 def history_columns(span: Span, zone: tzinfo) -> list[Column]:

@@ -288,6 +288,8 @@ def _column(counts: EventCounts, name: str) -> Any:
     tier = name.removesuffix("_hits")
     if tier in TIERS:
         return counts.hits.get(tier, 0)
+    if name.startswith("lookups_"):
+        return counts.lookups.get(name.removeprefix("lookups_"), 0)
     return sum(counts.failures.values()) if name == "tier_failures" else getattr(counts, name)
 
 

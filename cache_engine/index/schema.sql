@@ -100,7 +100,13 @@ CREATE TABLE periods (
     promotions       BIGINT,
     demotions        BIGINT,
     remote_sent      BIGINT,
-    remote_dropped   BIGINT
+    remote_dropped   BIGINT,
+    lookups_0        BIGINT,
+    lookups_1        BIGINT,
+    lookups_2        BIGINT,
+    lookups_3        BIGINT,
+    lookups_4        BIGINT,
+    lookups_5        BIGINT
 );
 
 CREATE TABLE misses (arch VARCHAR, misses BIGINT);
@@ -297,6 +303,7 @@ COMMENT ON COLUMN totals.remote_sent IS 'kernels sent to the remote';
 COMMENT ON COLUMN totals.remote_dropped IS 'kernels that were not sent';
 COMMENT ON COLUMN periods.start IS 'begin of the period, in seconds since 1970';
 COMMENT ON COLUMN periods.seconds IS 'length of the period';
+COMMENT ON COLUMN periods.lookups_0 IS 'lookups of less than 4 µs; the next ones, up to 66 µs, 1 ms, 17 ms, 268 ms, and longer';
 COMMENT ON COLUMN demand.power IS 'if m is 0: the m are at most 2 ** power, and above half of that';
 COMMENT ON COLUMN demand.requests IS 'number of lookups';
 COMMENT ON COLUMN spans.count IS 'number of steps';

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
@@ -35,6 +36,8 @@ AUTOMATIC = "automatic"
 """The value of ``Event.by`` for an automatic cleaning."""
 
 HOUR_S, DAY_S = 3600, 86_400
+# The buckets of ``store.journal.spans`` that begin at 4 µs, 66 µs, 1 ms, 17 ms and 268 ms.
+_LOOKUP_LIMITS = (48, 64, 80, 96, 112)
 # For each length of a period, the age up to which periods keep it, in seconds. Each length is a multiple of the one
 # before, so that periods never overlap in part. Older periods have the longest length.
 _KEPT_FOR_S = ((HOUR_S, 8 * DAY_S), (DAY_S, 400 * DAY_S))
@@ -73,8 +76,14 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
 
 
 class EventCounts(UseCounts, kw_only=True):
-    """All counters that are summed, over a span of time or over all time."""
+    """All counters that are summed, over a span of time or over all time.
 
+    Attributes:
+        lookups: the lookups that a tier served, by class of duration: ``"0"`` for less than 4 µs, then up to 66 µs,
+            1 ms, 17 ms and 268 ms; ``"5"`` for longer.
+    """
+
+    lookups: dict[str, Count] = msgspec.field(default_factory=dict)
     compiles: Count = 0
     compile_us: Count = 0
     publish_failures: Count = 0
@@ -235,8 +244,10 @@ class Tally:
             if event.misses and event.arch:
                 _add(self.totals.misses_by_arch, {event.arch: event.misses})
             _add(self.totals.spans, event.spans)
-            self.totals.add(event)
-            period.add(event)
+            lookups = _by_length(event.spans)
+            for sums in (self.totals, period):
+                sums.add(event)
+                _add(sums.lookups, lookups)
             return
         if event.kind == PUBLISH:
             self.totals.last_publish_at = max(self.totals.last_publish_at, event.at)
@@ -295,6 +306,17 @@ def _add_period(periods: dict[tuple[int, int], EventPeriod], period: EventPeriod
     there = periods.setdefault((period.start, period.seconds), period)
     if there is not period:
         there.add(period)
+
+
+def _by_length(spans: Mapping[str, int]) -> dict[str, int]:
+    """The number of lookups among the durations ``Event.spans``, as in ``EventCounts.lookups``."""
+    found: dict[str, int] = {}
+    for name, count in spans.items():
+        tier, _, bucket = name.partition("/")
+        if tier in TIERS and bucket.isascii() and bucket.isdecimal():
+            place = str(bisect_right(_LOOKUP_LIMITS, int(bucket[:4])))
+            found[place] = found.get(place, 0) + count
+    return found
 
 
 def _add(counts: dict[str, int], more: dict[str, int]) -> None:

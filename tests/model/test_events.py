@@ -44,6 +44,7 @@ EVENTS = st.lists(
         saved_us=st.integers(0, 10**12),
         compile_us=st.integers(0, 10**12),
         stored_bytes=st.integers(0, 10**12),
+        spans=st.dictionaries(st.sampled_from(["disk/61", "memory/47", "disk/ns", "compile/90"]), st.integers(0, 1000)),
     ),
     max_size=40,
 )
@@ -69,6 +70,17 @@ def test_totals_are_the_sum_of_usage(events: list[Event]) -> None:
         tally.add(event)
     for tier, count in tally.totals.hits.items():
         assert count == sum(usage.hits.get(tier, 0) for usage in tally.usage)
+
+
+def test_a_period_has_the_number_of_lookups_by_how_long_they_took() -> None:
+    """Of other durations, sums and names of other versions it has none."""
+    spans = {f"memory/{bucket}": 1 for bucket in (0, 47, 48, 63, 64, 79, 80, 95, 96, 111, 112, 191)}
+    others = {"memory/ns": 9, "compile/50": 9, "disk/x": 9, "disk/": 9, "disk/\u0662": 9, "of the future/3": 9}
+    tally = Tally()
+    for start in (0.0, 1.0, 2.0 * HOUR_S):
+        tally.add(Event(kind=USE, at=start, spans={**spans, **others, "disk/64": 10}))
+    once = {"0": 2, "1": 2, "2": 12, "3": 2, "4": 2, "5": 2}
+    assert [period.lookups for period in tally.periods] == [{place: 2 * n for place, n in once.items()}, once]
 
 
 SUMS = [name for name in EventPeriod.__struct_fields__ if name not in ("start", "seconds")]
@@ -191,7 +203,8 @@ def test_a_counter_is_declared_once() -> None:
         assert issubclass(holder, UseCounts)
         assert not set(UseCounts.__struct_fields__) & set(vars(holder).get("__annotations__", {}))
     values: dict[str, Any] = {
-        name: {"disk": 2} if name in ("hits", "failures", "passed") else 3 for name in EventCounts.__struct_fields__
+        name: {"disk": 2} if name in ("hits", "failures", "passed", "lookups") else 3
+        for name in EventCounts.__struct_fields__
     }
     full = EventCounts(**values)
     period = EventPeriod(0, HOUR_S)

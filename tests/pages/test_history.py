@@ -14,6 +14,7 @@ from app.presenters.history import (
     history_columns,
     hit_figure,
     length_figure,
+    lookup_figure,
     starts,
     within,
 )
@@ -117,6 +118,18 @@ def test_compiles_are_counted_by_how_long_they_took_and_when() -> None:
         ("> 10 s", [1]),
     ]
     assert figure.series[0].words[figure.groups.index("2027-01-15 05:30")] == "2027-01-15 05:30\n< 0.1 s: 3 kernels"
+
+
+def test_lookups_are_counted_by_how_long_they_took_and_when() -> None:
+    span = SPANS["24 hours"]
+    rows = [{"start": 1_799_971_200, **{f"lookups_{place}": 0 for place in range(6)}, "lookups_1": 4, "lookups_5": 1}]
+    figure = lookup_figure(rows, starts([], span, NOW), span, ZONE)
+    assert [(bars.name, [one for one in bars.values if one]) for bars in figure.series] == [
+        ("4–66 µs", [4]),
+        ("> 268 ms", [1]),
+    ]
+    assert figure.series[0].words[figure.groups.index("2027-01-15 05:30")] == "2027-01-15 05:30\n4–66 µs: 4 lookups"
+    assert (figure.title, figure.unit, figure.stacked) == ("Lookups by duration", "Lookups", True)
 
 
 @pytest.mark.parametrize(
