@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import product
-from threading import Timer
+from itertools import product, takewhile
 from typing import Any
 
 import msgspec
@@ -20,8 +19,7 @@ import msgspec
 from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.matmul import matmul
-from cache_engine.cache.proving import order_of
-from cache_engine.cache.proving.watchdog import ENDED, Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import ENDED, Order, Verdict, order_of, watched
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import shapes_of
 from cache_engine.evaluator.chips import gpu_called
@@ -37,7 +35,6 @@ from cache_engine.kernels.select import FAMILIES, plain_family
 from cache_engine.model.architecture import compiled_for
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import in_words
-from cache_engine.model.proof import identity
 
 BUDGET_S = 60.0
 """Seconds after which nothing more is checked or timed."""
@@ -73,16 +70,13 @@ class GpuSpeed(msgspec.Struct, frozen=True):
     is_wrong: bool = False
 
 
-def check_gpu(
-    cache: Cache, until: float, start: Callable[[Order], Watchdog] = Watchdog
-) -> Iterator[tuple[str, Verdict]]:
+def check_gpu(cache: Cache, until: float) -> Iterator[tuple[str, Verdict]]:
     """Checks the current GPU: yields families, libraries whose arrays are multiplied, and ``memory pool``.
 
     Each family runs in a process of its own, all processes at the same time.
 
     Args:
         until: the time (``time.monotonic``) by which all checks and timings must have ended.
-        start: starts the process that checks one family.
 
     Raises:
         NotHereError: when there is no GPU, or CuPy or a compiler is not installed.
@@ -93,21 +87,13 @@ def check_gpu(
         found = canaries(family, compiled_for(device.arch)) if FAMILIES[family].template.endswith(".cu") else []
         if found:
             selection = cache.selector.select_installed(found[0].problem, family, None, found[0].config)
-            name = identity(device, selection.prefix.components)
-            orders.append(order_of(selection, name, number, cache.settings))
+            orders.append(order_of(selection, device, number, cache.settings))
+    last = time.monotonic() + (until - time.monotonic()) * _OF_CANARIES
 
     def verdict(order: Order) -> Verdict:
-        try:
-            watchdog = start(order)
-        except OSError as error:
-            return Verdict(undecided=in_words(error))
-        left_s = (until - time.monotonic()) * _OF_CANARIES
-        timer = Timer(max(0.0, left_s), watchdog.end)
-        timer.start()
-        found = watchdog.verdict()
+        found = watched(order, lambda: time.monotonic() < last)
         if found.undecided == ENDED:
             found.undecided = f"the time ended after {found.cases} right cases; close what else runs here, and repeat"
-        timer.cancel()
         return found
 
     with ThreadPoolExecutor(len(orders)) as pool:
@@ -138,32 +124,29 @@ def speeds(cache: Cache, until: float, refused: Collection[str] = ()) -> Iterato
             us = None if known is None else predict(of_layer, known).latency_us
             speed = GpuSpeed(model, shape.operation, m, shape.n, shape.k, family, _tflops(problem, us))
             asked.append((speed, problem))
-    got: list[CompiledKernel | GemmCacheError] = [GemmCacheError(f"the {BUDGET_S:g} s ended")] * len(asked)
-    for number, one in side_by_side([partial(cache.get_or_compile, p, family=speed.family) for speed, p in asked]):
-        got[number] = one
-        if time.monotonic() >= until:
-            break
-    for (speed, problem), kernel in zip(asked, got, strict=True):
-        unproved = GemmCacheError(f"{speed.family} is not proved here")
-        yield _timed(speed, problem, unproved if speed.family in refused else kernel, until)
+    gets = [partial(cache.get_or_compile, problem, family=speed.family) for speed, problem in asked]
+    got = dict(takewhile(lambda _: time.monotonic() < until, side_by_side(gets)))
+    for number, (speed, problem) in enumerate(asked):
+        try:
+            if speed.family in refused:
+                raise GemmCacheError(f"{speed.family} is not proved here")
+            if number not in got or time.monotonic() >= until:
+                raise GemmCacheError(f"the {BUDGET_S:g} s ended")
+            yield _timed(speed, problem, got[number])
+        except (GemmCacheError, RuntimeError, MemoryError) as failure:
+            yield msgspec.structs.replace(speed, reason=in_words(failure))
 
 
-def _timed(speed: GpuSpeed, problem: GemmProblem, kernel: CompiledKernel | GemmCacheError, until: float) -> GpuSpeed:
-    with_reason = partial(msgspec.structs.replace, speed)
+def _timed(speed: GpuSpeed, problem: GemmProblem, kernel: CompiledKernel | GemmCacheError) -> GpuSpeed:
     if isinstance(kernel, GemmCacheError):
-        return with_reason(reason=in_words(kernel))
-    if time.monotonic() >= until:
-        return with_reason(reason=f"the {BUDGET_S:g} s ended")
-    try:
-        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, problem)
-    except (GemmCacheError, RuntimeError, MemoryError) as failure:
-        return with_reason(reason=in_words(failure))
+        raise kernel
+    timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, problem)
     if not timing.verified:
         wrong = f"its largest relative error is {timing.max_rel_error:.2g}, seed {timing.seed}"
-        return with_reason(reason=wrong, is_wrong=True)
+        return msgspec.structs.replace(speed, reason=wrong, is_wrong=True)
     library_us = timing.reference_median_us
-    return with_reason(
-        tflops=timing.tflops, reference_tflops=_tflops(problem, library_us), reason=timing.no_reference,
+    return msgspec.structs.replace(
+        speed, tflops=timing.tflops, reference_tflops=_tflops(problem, library_us), reason=timing.no_reference,
         latency_us=min(timing.median_us, library_us or timing.median_us),
     )  # fmt: skip
 

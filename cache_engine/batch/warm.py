@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Unpack
 
 from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache, CompiledKernel
-from cache_engine.cache.proving import prove_ahead
+from cache_engine.cache.proving import Proofs
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError
@@ -236,7 +237,8 @@ def warm(
         done.append(warmed)
         on_done(warmed)
     if family is None and compiler is None:
-        prove_ahead(cache, (one.problem for one in done if one.kernel is not None))
+        with closing(Proofs(cache)) as proofs:
+            proofs.ahead(one.problem for one in done if one.kernel is not None)
     return done
 
 

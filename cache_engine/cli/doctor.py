@@ -7,13 +7,13 @@ import platform
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -139,7 +139,7 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[P
     unwritten: Exception | None = None
     for file in files:
         try:
-            write_file(file, _WRITERS[file.suffix](document, checks, speeds).encode(), force=True)
+            write_file(file, _WRITERS[file.suffix](document).encode(), force=True)
         except (OSError, UsageError) as error:
             unwritten = unwritten or error
     is_failed = not is_ok and unwritten is None
@@ -172,7 +172,6 @@ def examine(settings: Settings) -> list[Check]:
             Check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
         )
         checks.append(_device_memory())
-        checks += _families(settings, device)
     else:
         checks.append(Check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
     checks += _store(settings)
@@ -203,22 +202,6 @@ def _on_the_gpu(settings: Settings, timed: list[GpuSpeed]) -> Iterator[Check]:
         yield Check("GPU: speed", OK, f"{measured} of {len(timed)} timed; to fit the GPU model to them, {calibrate}")
     else:
         yield Check("GPU: speed", NOTE, f"not measured: {timed[0].reason}")
-
-
-def _families(settings: Settings, device: DeviceFingerprint) -> Iterator[Check]:
-    """For each family that must be tested on this GPU before use: the newest result of its test in the store."""
-    if compiled_for(device.arch) != TARGET or not (settings.uses_directory and settings.directory_exists):
-        return
-    with suppress(GemmCacheError, OSError):  # what is wrong with the store, ``_store`` says
-        layout = open_store(settings.directory(), trust=settings.trust_store, create=False)
-        for family in sorted(TO_PROVE):
-            found = states(layout, family, device=device)
-            if not found:
-                yield Check(
-                    family, NOTE, f"not proved on {device.name} yet; matmul proves it (prove = {settings.prove})"
-                )
-            else:
-                yield Check(family, OK if found[0].state == PROVED else NOTE, f"{found[0].words}, {found[0].toolchain}")
 
 
 def _device_memory() -> Check:
@@ -323,6 +306,19 @@ def _store(settings: Settings) -> Iterator[Check]:
     state = PROBLEM if free < NO_FREE_BYTES else OK if enough else NOTE
     yield Check("free disk", state, f"{human_bytes(free)}{advice}")
     yield from _speed(layout)
+    yield from _families(settings, layout)
+
+
+def _families(settings: Settings, layout: StoreLayout) -> Iterator[Check]:
+    """For each family that this machine's GPU must prove before use: the newest proof in the store."""
+    device = gpu()
+    if isinstance(device, str) or compiled_for(device.arch) != TARGET:
+        return
+    for family in sorted(TO_PROVE):
+        newest = next(iter(states(layout, family, device=device)), None)
+        text = f"not proved on {device.name} yet; matmul proves it (prove = {settings.prove})"
+        text = text if newest is None else f"{newest.words}, {newest.toolchain}"
+        yield Check(family, OK if newest is not None and newest.state == PROVED else NOTE, text)
 
 
 def _speed(layout: StoreLayout) -> Iterator[Check]:
@@ -421,40 +417,44 @@ def _file_system(path: Path) -> str:
 _SPEED_WORDS, _SPEED_NUMBERS = ("model", "layer", "family"), ("m", "n", "k", "TFLOP/s", "cuBLAS", "predicted")
 
 
-def _speed_rows(speeds: Sequence[GpuSpeed]) -> list[tuple[str, ...]]:
+def _speed_rows(speeds: Iterable[GpuSpeed]) -> list[tuple[str, ...]]:
     """The cells of the table of speeds; what was not measured says so."""
 
-    def rate(value: float | None, otherwise: str) -> str:
+    def rate(value: float | None, otherwise: str = "not measured") -> str:
         return otherwise if value is None else f"{value:,.1f}"
 
     return [
         (
-            one.model, one.layer, one.family, str(one.m), str(one.n), str(one.k), rate(one.tflops, "not measured"),
-            rate(one.reference_tflops, "not measured"), rate(one.predicted_tflops, "unknown GPU"),
+            one.model, one.layer, one.family, str(one.m), str(one.n), str(one.k), rate(one.tflops),
+            rate(one.reference_tflops), rate(one.predicted_tflops, "unknown GPU"),
         )
         for one in speeds
     ]  # fmt: skip
 
 
-def _as_csv(document: object, checks: object, speeds: Sequence[GpuSpeed]) -> str:  # noqa: ARG001
+def _as_csv(document: dict[str, Any]) -> str:
     """The measured times, as ``calibrate`` reads them."""
     device = gpu()
     arch = device if isinstance(device, str) else device.name.replace(",", " ")
-    rows = [f"{arch},{one.m},{one.n},{one.k},{one.latency_us}" for one in speeds if one.latency_us is not None]
-    return "\n".join(("arch,M,N,K,latency_us", *rows, ""))
+    timed = [one for one in document["speeds"] if one.latency_us is not None]
+    return "\n".join(
+        ("arch,M,N,K,latency_us", *(f"{arch},{one.m},{one.n},{one.k},{one.latency_us}" for one in timed), "")
+    )
 
 
-def _as_html(document: object, checks: Sequence[Check], speeds: Sequence[GpuSpeed]) -> str:  # noqa: ARG001
+def _as_html(document: dict[str, Any]) -> str:
     from cache_engine.insight.report.page import Report, Section, Table, written
 
-    found = Table(("status", "check", "result"), tuple((one.status, one.name, one.detail) for one in checks), 3)
-    table = Table((*_SPEED_WORDS, *_SPEED_NUMBERS), tuple(_speed_rows(speeds)), len(_SPEED_WORDS))
+    found = Table(
+        ("status", "check", "result"), tuple((one.status, one.name, one.detail) for one in document["checks"]), 3
+    )
+    table = Table((*_SPEED_WORDS, *_SPEED_NUMBERS), tuple(_speed_rows(document["speeds"])), len(_SPEED_WORDS))
     sections = (Section("Checks", (found,)), Section("Speed in bf16, TFLOP/s", (table,)))
     return written(Report("First contact with a GPU", "", "gemm-cache doctor --gpu", sections), time.time())
 
 
-_WRITERS: dict[str, Callable[[object, Sequence[Check], Sequence[GpuSpeed]], str]] = {
-    ".json": lambda document, *_: f"{to_json(document)}\n",
+_WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    ".json": lambda document: f"{to_json(document)}\n",
     ".html": _as_html,
     ".csv": _as_csv,
 }

@@ -18,20 +18,14 @@ _GUARD_BYTES = 64 * 1024
 _GUARD = 0xA5
 
 
-class _Guarded:
-    """An array between two stretches of bytes that no kernel may write."""
+def _guarded(size_bytes: int) -> tuple[Any, Callable[[], bool]]:
+    """Bytes between two stretches that no kernel may write, and a function that says whether those are unchanged."""
+    import cupy
 
-    def __init__(self, size_bytes: int) -> None:
-        import cupy
-
-        self._all = cupy.full(_GUARD_BYTES + size_bytes + _GUARD_BYTES, _GUARD, dtype=cupy.uint8)
-        self.bytes = self._all[_GUARD_BYTES : _GUARD_BYTES + size_bytes]
-        self._end = _GUARD_BYTES + size_bytes
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether no byte around the array has changed."""
-        return bool((self._all[:_GUARD_BYTES] == _GUARD).all() and (self._all[self._end :] == _GUARD).all())
+    every = cupy.full(_GUARD_BYTES + size_bytes + _GUARD_BYTES, _GUARD, dtype=cupy.uint8)
+    inside = slice(_GUARD_BYTES, _GUARD_BYTES + size_bytes)
+    before, behind = every[: inside.start], every[inside.stop :]
+    return every[inside], lambda: bool((before == _GUARD).all() and (behind == _GUARD).all())
 
 
 def run_canary(
@@ -56,12 +50,12 @@ def run_canary(
         if problem.mode:  # counts that are none: kernels must clamp them
             operands.counts[0], operands.counts[-1] = -3, problem.m + 7
         before = operands.c
-        guarded = [_Guarded(before.nbytes)]
+        c, *are_intact = _guarded(before.nbytes)
+        operands.c = c.view(before.dtype).reshape(before.shape)
         if launch.workspace_bytes:
-            guarded.append(_Guarded(launch.workspace_bytes))
-            operands.workspace = guarded[-1].bytes
+            operands.workspace, is_intact = _guarded(launch.workspace_bytes)
             operands.workspace[...] = 0
-        operands.c = guarded[0].bytes.view(before.dtype).reshape(before.shape)
+            are_intact.append(is_intact)
         kernel = load()
         first: Any = None
         gpu_s = 0.0
@@ -73,7 +67,7 @@ def run_canary(
             cupy.cuda.get_current_stream().synchronize()
             gpu_s += time.perf_counter() - started
             watch(False)
-            if not all(one.is_intact for one in guarded):
+            if not all(is_intact() for is_intact in are_intact):
                 return "bytes outside of C or of the workspace were written", gpu_s
             if first is None:
                 first = operands.c.copy()

@@ -7,14 +7,15 @@ problem uses each several times.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
 import msgspec
 
-from cache_engine.errors import GemmCacheError, InfeasibleConfig
-from cache_engine.kernels.family import Family, check_config, launch_of
+from cache_engine.errors import GemmCacheError
+from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig, Launch, ceil_div
@@ -29,8 +30,8 @@ class Canary:
     family: Family
     problem: GemmProblem
     config: KernelConfig
-    is_asked: bool = False
-    """Whether a caller asked for this problem; then the kernel gets the grid with which it will serve."""
+    cubin: bytes = b""
+    """The compiled kernel, if a caller asked for this problem; then it gets the grid with which it will serve."""
 
     def __str__(self) -> str:
         p = self.problem
@@ -42,7 +43,7 @@ class Canary:
     def launch(self) -> Launch:
         """The launch parameters; a persistent kernel gets few blocks, so that each computes several tiles."""
         launch = launch_of(self.family, self.problem, self.config)
-        if self.is_asked or not self.family.is_persistent:
+        if self.cubin or not self.family.is_persistent:
             return launch
         return msgspec.structs.replace(launch, grid=(min(_BLOCKS, launch.grid[0]), *launch.grid[1:]))
 
@@ -134,12 +135,11 @@ _PLAIN = {
 }  # fmt: skip
 
 
-def _plain(family: Family, arch: str) -> list[tuple[GemmProblem, KernelConfig]]:
-    """A problem and a config for each type, layout, kind of scales and mode.
+def _plain(family: Family, arch: str) -> Iterator[tuple[GemmProblem, KernelConfig]]:
+    """A problem for each type, layout, kind of scales and mode, with the possible config of the smallest tile.
 
     Sizes, epilogues, specialisations and numbers of slices alternate between the problems.
     """
-    made: list[tuple[GemmProblem, KernelConfig]] = []
     for number, (dtype, layout, scales, mode) in enumerate(product(family.flops_per_clock, Layout, Scales, Mode)):
         turn = number // 7 + number
         m, n, k, batch = (_SCALED_SHAPES if scales else _SHAPES)[turn % (3 if scales else 5)]
@@ -149,23 +149,10 @@ def _plain(family: Family, arch: str) -> list[tuple[GemmProblem, KernelConfig]]:
                 "" if dtype is DType.INT8 or not family.takes_epilogue else _EPILOGUES[turn % 4],
                 list(Specialisation)[turn % 4], scales=scales, mode=mode,
             )  # fmt: skip
-            if family.takes(problem) and not family.problem_fault(problem):
-                made.append((problem, _smallest(family, problem, 1 + turn % 3)))
-    return made
-
-
-def _smallest(family: Family, problem: GemmProblem, slices: int) -> KernelConfig:
-    """The feasible config with the smallest tile and the fewest buffers, with slices of k if the family has them.
-
-    Raises:
-        InfeasibleConfig: when no config fits within the limits of the target.
-    """
-    target = problem.target
-    configs = sorted(family.configs(problem), key=lambda one: (one.block_m * one.block_n, one.stages))
-    for config in configs[:-1]:
-        with suppress(InfeasibleConfig):
-            check_config(family, problem, config, target)
-            split = replace(config, split_k=min(slices, ceil_div(problem.k, config.block_k)))
-            return split if family.splits_k and not problem.mode else config
-    check_config(family, problem, configs[-1], target)
-    return configs[-1]
+            if not family.takes(problem) or family.problem_fault(problem):
+                continue
+            possible = [one for one in family.configs(problem) if _is_possible(Canary(family, problem, one))]
+            if possible:
+                config = min(possible, key=lambda one: (one.block_m * one.block_n, one.stages))
+                slices = min(1 + turn % 3, ceil_div(k, config.block_k)) if family.splits_k and not mode else 1
+                yield problem, replace(config, split_k=slices)

@@ -1,11 +1,8 @@
 """Proofs of kernel families on disk (``model.proof``): a file for each family, device and toolchain.
 
-A file's name is the proof's identity.
-
-A file is a JSON object ``{"checksum", "proof"}``. Packs carry proofs of other devices, which are only hints.
-
-A damaged file is treated as if it did not exist; the next proof
-replaces it. Another version's file is skipped, and never replaced.
+A file's name is the proof's identity, its content a line with a checksum, as in the log of decisions. A damaged file is
+treated as if it did not exist; the next proof replaces it. Another version's file is skipped, and never replaced. Packs
+carry proofs of other devices, which are only hints.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
 import msgspec
-from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.logs import Log
@@ -23,6 +19,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.proof import HINT, PROVED, Proof
 from cache_engine.store.files import read_whole
+from cache_engine.store.journal.lines import texts, with_checksum
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file
@@ -36,11 +33,6 @@ class UnknownProof(Exception):
     """A proof that another version of this program wrote; its file must stay unchanged."""
 
 
-class _Envelope(msgspec.Struct):
-    checksum: str
-    proof: msgspec.Raw
-
-
 def write_proof(layout: StoreLayout, name: CacheKey, proof: Proof, *, durable: bool) -> None:
     """Stores a proof, in place of an older one.
 
@@ -50,9 +42,8 @@ def write_proof(layout: StoreLayout, name: CacheKey, proof: Proof, *, durable: b
     """
     with suppress(CorruptEntry):
         read_proof(layout, name)
-    inner = msgspec.json.encode(proof)
-    data = msgspec.json.encode(_Envelope(f"xxh3:{xxh3_64_hexdigest(inner)}", msgspec.Raw(inner)))
-    publish_file(layout.temp, layout.proof_path(name), data, durable=durable)
+    line = with_checksum(msgspec.json.encode(proof))
+    publish_file(layout.temp, layout.proof_path(name), line, durable=durable)
 
 
 def hints_of(layout: StoreLayout) -> bytes:
@@ -108,14 +99,11 @@ def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
     data = read_whole(layout.proof_path(name), _MOST_BYTES, trust=layout.trust)
     if data is None:
         return None
-    try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptEntry(f"the proof {name[:12]} cannot be read: {error}") from error
-    if envelope.checksum != f"xxh3:{xxh3_64_hexdigest(bytes(envelope.proof))}":
+    found = list(texts(data))
+    if len(found) != 1 or found[0] is None:
         raise CorruptEntry(f"the proof {name[:12]} does not match its checksum")
     try:
-        return msgspec.json.decode(envelope.proof, type=Proof)
+        return msgspec.json.decode(found[0], type=Proof)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnknownProof(f"the proof {name[:12]} is of another version: {error}") from error
 

@@ -40,9 +40,9 @@ from cache_engine.upkeep.findings import (
 )
 from cache_engine.upkeep.parallel import in_processes
 from cache_engine.upkeep.side_files import (
+    check_content,
     check_results,
     check_side_files,
-    check_whole,
     mend_journal,
     mend_results,
     results_of,
@@ -231,7 +231,7 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
     if finding.kind is FindingKind.OPEN_FOLDER:
         return any(again.kind is finding.kind for again in _check_folder(layout, path, trust=False))
     if finding.kind in (FindingKind.CORRUPT_GROUP, FindingKind.CORRUPT_PROOF):
-        return any(again.kind is finding.kind for again in check_whole(layout, path))
+        return any(again.kind is finding.kind for again in check_content(layout, path))
     if finding.kind in RESULT_KINDS:
         return any(again.path == finding.path for again in check_results(layout, finding.kind))
     return os.path.lexists(path)

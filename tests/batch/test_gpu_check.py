@@ -19,7 +19,8 @@ from click.testing import CliRunner
 from cache_engine.batch import gpu_check
 from cache_engine.batch.gpu_check import GpuSpeed, check_gpu, speeds
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.proving import watchdog
+from cache_engine.cache.proving.watchdog import Order, Verdict, watched
 from cache_engine.cli.main import commands
 from cache_engine.gpu.memory_pool import DeviceMemoryPool, PoolStatistics
 from cache_engine.gpu.timer import Timing
@@ -37,25 +38,26 @@ def _pool(in_use_bytes: int, failures: int) -> Any:
 POOL = _pool(2**20, 0)
 
 
-def _stand_in(monkeypatch: pytest.MonkeyPatch, behaviours: dict[str, str]) -> Callable[[Order], Watchdog]:
-    """Has the check find NumPy for a GPU; returns what starts the canaries of a family."""
+def _stand_in(monkeypatch: pytest.MonkeyPatch, behaviours: dict[str, str]) -> None:
+    """Has the check find NumPy for a GPU, on which the kernels of a family behave so."""
 
-    def start(order: Order) -> Watchdog:
+    def run(order: Order, is_wanted: Callable[[], bool]) -> Verdict:
         command = [sys.executable, "-m", "tests.device.canary_process", behaviours.get(order.family, "right")]
-        return Watchdog(msgspec.structs.replace(order, budget_s=600.0), command)
+        return watched(msgspec.structs.replace(order, budget_s=600.0), is_wanted, command)
 
+    monkeypatch.setattr(gpu_check, "watched", run)
+    monkeypatch.setattr(watchdog, "HANG_S", 600.0)  # a busy processor is no GPU
     monkeypatch.setattr(gpu_check, "current_gpu", lambda: (0, numpy_gpu.DEVICE))
     monkeypatch.setattr(gpu_check, "shared_pool", lambda: SimpleNamespace(fault=partial(DeviceMemoryPool.fault, POOL)))
     monkeypatch.setattr(gpu_check, "find_spec", lambda name: None)  # PyTorch, which takes no memory of NumPy
-    return start
 
 
 def _checked(
     monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: dict[str, str], seconds: float = 600.0
 ) -> dict[str, Verdict]:
-    start = _stand_in(monkeypatch, behaviours)
+    _stand_in(monkeypatch, behaviours)
     with numpy_gpu.launching_in_numpy(monkeypatch), open_cache(folder / "store", durability="fast") as cache:
-        return dict(check_gpu(cache, time.monotonic() + seconds, start))
+        return dict(check_gpu(cache, time.monotonic() + seconds))
 
 
 def test_a_right_gpu_proves_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +82,8 @@ def test_what_is_wrong_is_named_with_its_command(tmp_path: Path, monkeypatch: py
 def test_the_doctor_proves_on_the_ptx_machine_and_measures_nothing_without_a_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = _stand_in(monkeypatch, dict.fromkeys(FAMILIES, "ptx"))
+    _stand_in(monkeypatch, dict.fromkeys(FAMILIES, "ptx"))
     monkeypatch.setattr(gpu_check, "BUDGET_S", 600.0)
-    monkeypatch.setattr(gpu_check, "check_gpu", partial(check_gpu, start=start))
     words = ["--store", str(tmp_path / "store"), "doctor", "--gpu", "--json", "--output", str(tmp_path / "gpu.html")]
     with numpy_gpu.launching_in_numpy(monkeypatch):
         printed = CliRunner().invoke(commands, words).stdout

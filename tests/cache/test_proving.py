@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from xxhash import xxh3_64_hexdigest
 
 from cache_engine.batch.warm import warm
 from cache_engine.cache import proving
 from cache_engine.cache.cache import Cache, CompiledKernel, open_cache
 from cache_engine.cache.matmul import matmul
-from cache_engine.cache.proving import prove_ahead, watchdog
-from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.proving import watchdog
+from cache_engine.cache.proving.watchdog import Order, Verdict, watched
 from cache_engine.cache.queue import PendingKernel
 from cache_engine.errors import GpuRequired
 from cache_engine.gpu.timer import Timing
@@ -31,6 +31,7 @@ from cache_engine.model.decision import PROOF
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.proof import HINT, PROVED, REFUSED, UNPROVED, Proof
+from cache_engine.store.journal.lines import with_checksum
 from cache_engine.store.pack import Pack
 from cache_engine.store.proofs import proofs, write_proof
 from tests.device import numpy_gpu
@@ -42,6 +43,7 @@ PROBLEM = GemmProblem(40, 72, 96, arch="sm_90a")
 
 @pytest.fixture(autouse=True)
 def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(watchdog, "HANG_S", 600.0)  # a busy processor is no GPU
     with numpy_gpu.launching_in_numpy(monkeypatch):
         monkeypatch.setattr(proving, "current_gpu", lambda: (0, DEVICE))
         yield
@@ -54,13 +56,14 @@ class Proving:
         self.behaviour, self.orders = "right", list[Order]()
         self.device: Callable[[], DeviceFingerprint] = lambda: vars(proving)["current_gpu"]()[1]
         self.budget_s = 600.0  # the PTX machine is no GPU
-        monkeypatch.setattr(proving, "Watchdog", self._start)
+        monkeypatch.setattr(proving, "watched", self._watched)
 
-    def _start(self, order: Order) -> Watchdog:
+    def _watched(self, order: Order, is_wanted: Callable[[], bool]) -> Verdict:
         order = msgspec.structs.replace(order, budget_s=self.budget_s)
         self.orders.append(order)
         device = msgspec.json.encode(self.device()).decode()
-        return Watchdog(order, [sys.executable, "-m", "tests.device.canary_process", self.behaviour, device])
+        program = [sys.executable, "-m", "tests.device.canary_process", self.behaviour, device]
+        return watched(order, is_wanted, program)
 
 
 @pytest.fixture
@@ -116,7 +119,7 @@ def test_the_first_call_is_served_at_once_and_the_second_by_the_proved_family(ca
     assert (proof.family, proof.state, proof.cases, proof.device) == ("hopper", PROVED, 3, DEVICE)
     ((reason, detail),) = _logged(cache)
     assert reason == PROVED
-    assert "no timing (RuntimeError: there is no clock of a device); the choice stays by prediction" in detail
+    assert "no timing (there is no clock of a device); the choice stays by prediction" in detail
     assert not list(cache.timings)
     assert len(process.orders) == 1
 
@@ -149,7 +152,8 @@ def test_a_wrong_family_is_refused_with_its_evidence_once_for_all(
     behaviour: str, reason: str, tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(watchdog, "HANG_S", 2.0 if behaviour == "hangs" else 60.0)
+    if behaviour == "hangs":
+        monkeypatch.setattr(watchdog, "HANG_S", 2.0)
     process.behaviour = behaviour
     with _opened(tmp_path) as cache:
         first = _served(cache)
@@ -212,13 +216,11 @@ def test_a_kernel_that_is_wrong_on_random_operands_is_refused(cache: Cache, proc
 
 
 def _decided_by(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
-    monkeypatch.setattr(proving.Proofs, "_watched", lambda self, order: verdict)
+    monkeypatch.setattr(proving, "watched", lambda order, is_wanted: verdict)
 
 
-def _timing(median_us: float) -> dict[str, Any]:
-    timing = Timing(DEVICE, median_us, median_us, median_us, 20, 1.0, 0.0, True)
-    fields: dict[str, Any] = msgspec.to_builtins(timing)
-    return fields
+def _timing(median_us: float) -> Timing:
+    return Timing(DEVICE, median_us, median_us, median_us, 20, 1.0, 0.0, True)
 
 
 @pytest.mark.parametrize(("hopper_us", "serves"), [(94.0, "hopper"), (96.0, "tensor_core"), (120.0, "tensor_core")])
@@ -320,11 +322,11 @@ def test_two_that_prove_at_once_prove_once(tmp_path: Path, process: Proving, mon
 def test_another_problem_joins_the_proof_that_runs(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
 
-    def wait(self: object, order: Order) -> Verdict:
+    def wait(order: Order, is_wanted: object) -> Verdict:
         assert gate.wait(60)
         return Verdict(cases=1, untimed="none")
 
-    monkeypatch.setattr(proving.Proofs, "_watched", wait)
+    monkeypatch.setattr(proving, "watched", wait)
     first, second = _pending(cache), _pending(cache, replace(PROBLEM, n=144))
     gate.set()
     assert first.wait()
@@ -367,7 +369,7 @@ def test_a_proof_of_another_version_is_skipped_and_stays(tmp_path: Path, process
         ((name, proof),) = proofs(cache.layout)
     path = Path(cache.layout.proof_path(name))
     inner = msgspec.json.encode(proof).replace(b'"proved"', b'"sampled"')
-    newer = b'{"checksum":"xxh3:%b","proof":%b}' % (xxh3_64_hexdigest(inner).encode(), inner)
+    newer = with_checksum(inner)
     path.write_bytes(newer)
     with _opened(tmp_path) as cache:
         (finding,) = cache.admin.verify()
@@ -391,16 +393,23 @@ def test_closing_the_cache_ends_a_proof_and_all_that_wait_for_it(
     assert not list(proofs(cache.layout))
 
 
-def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving) -> None:
+def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed with ``kill -9``, the parent closes the pipe; a process whose kernel hangs ends all the same."""
+    start, running = watchdog._started, list[subprocess.Popen[bytes]]()
+
+    def started(order: Order, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        running.append(start(order, command))
+        return running[0]
+
+    monkeypatch.setattr(watchdog, "_started", started)
     process.behaviour = "hangs"
-    got, running = _pending(cache), cache._proofs._watchdogs
+    got = _pending(cache)
     while not running and not got.done:
         threading.Event().wait(0.01)
-    (dog,) = running
-    assert dog._process.stdin is not None
-    dog._process.stdin.close()
-    assert dog._process.wait(60) is not None
+    (canaries,) = running
+    assert canaries.stdin is not None
+    canaries.stdin.close()
+    assert canaries.wait(60) is not None
     got.wait()
     assert "ended early" in str(got.failure)
 
@@ -431,7 +440,7 @@ def test_each_problem_of_a_model_serves_by_its_own_timings(tmp_path: Path, monke
     _decided_by(monkeypatch, Verdict(cases=24, timings=timings, untimed="memory"))
     wide, tall = replace(PROBLEM, n=144), replace(PROBLEM, n=208)
     with _opened(tmp_path) as cache:
-        prove_ahead(cache, [PROBLEM, wide, tall])
+        cache._proofs.ahead([PROBLEM, wide, tall])
         served = [cache.get_to_launch(one).record.family for one in (PROBLEM, wide, tall)]
         assert served == ["hopper", "hopper", "tensor_core"]
         ((_, detail),) = _logged(cache)
@@ -442,9 +451,9 @@ def test_of_many_problems_some_are_run_evenly_chosen(
     cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proving, "_MOST_AHEAD", 2)
-    prove_ahead(cache, [replace(PROBLEM, n=72 + 8 * number) for number in range(5)])
+    cache._proofs.ahead([replace(PROBLEM, n=72 + 8 * number) for number in range(5)])
     (order,) = process.orders
-    assert [one.problem.n for one in order.asked] == [72, 96]
+    assert [(one.problem.n, plain.problem.n) for one, plain in order.asked] == [(72, 72), (96, 96)]
 
 
 def test_warm_proves_nothing_for_other_targets_or_without_a_gpu(

@@ -87,7 +87,7 @@ def main(behaviour: str, device: str = "") -> None:
     patch.setattr(canary_process, "canaries", lambda *asked: canaries(*asked)[:CANARIES])
     patch.setattr(canary_process, "time_in_turn", _inexact if behaviour == "inexact" else _no_clock)
 
-    def make(selection: Selection, given: bytes = b"") -> bytes:
+    def make(selection: Selection, given: bytes) -> bytes:
         source = render(selection.family.template, selection.constants)
         if mistake:
             source = next(one for one in hopper_mistakes.MISTAKES if one.what == mistake).make(source)
@@ -125,4 +125,4 @@ def _encode(tensor: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:-1])  # the last one is the program's own

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache_engine.cache import proving
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.proving import watchdog
-from cache_engine.cache.proving.watchdog import CASE, LANDED, LAUNCH, RIGHT, UNTIMED, Line, Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import Order, Verdict
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.store.proofs import write_proof
 from tests.device import numpy_gpu
 
 PROBLEM = GemmProblem(40, 72, 96, arch="sm_90a")
-STARTED, WRITING, WRITTEN = "started", "writing", "written"
-STEPS = (STARTED, CASE, LAUNCH, LANDED, RIGHT, UNTIMED, WRITING, WRITTEN)
+STARTED, CASE, LAUNCHED, RIGHT, UNTIMED, OVER = "started", "case", "launched", "right", "untimed", "over"
+WRITING, WRITTEN = "writing", "written"
+STEPS = (STARTED, CASE, LAUNCHED, RIGHT, UNTIMED, OVER, WRITING, WRITTEN)
 
 
 def main(store: str, last: str) -> None:
@@ -34,22 +37,26 @@ def main(store: str, last: str) -> None:
     patch = pytest.MonkeyPatch()
     numpy_gpu.install(patch)
     patch.setattr(proving, "current_gpu", lambda: (0, numpy_gpu.DEVICE))
-    take, locked = watchdog.Watchdog._take, proving.Proofs._locked
+    begin, decode, locked = watchdog._started, msgspec.json.decode, proving.Proofs._locked
 
     def reach(step: str) -> None:
         if step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def start(order: Order) -> Watchdog:
-        started = Watchdog(order, [sys.executable, "-m", "tests.device.canary_process", "right"])
-        print(STARTED, started._process.pid, flush=True)
+    def start(order: Order, command: object) -> subprocess.Popen[bytes]:
+        started = begin(order, [sys.executable, "-m", "tests.device.canary_process", "right"])
+        print(STARTED, started.pid, flush=True)
         sys.stdin.readline()
         reach(STARTED)
         return started
 
-    def taken(found: Verdict, line: Line) -> None:
-        reach(line.kind)
-        take(found, line)
+    def decoded(data: bytes, **options: Any) -> Any:
+        found = decode(data, **options)
+        if isinstance(found, Verdict):
+            steps = {CASE: found.case, LAUNCHED: found.is_launched, RIGHT: found.cases, UNTIMED: found.untimed}
+            for step in (step for step, is_reached in {**steps, OVER: found.is_over}.items() if is_reached):
+                reach(step)
+        return found
 
     def written(*given: Any, **options: Any) -> None:
         reach(WRITING)
@@ -60,8 +67,8 @@ def main(store: str, last: str) -> None:
         print("locking", flush=True)
         return locked(proving, name)
 
-    patch.setattr(proving, "Watchdog", start)
-    patch.setattr(watchdog.Watchdog, "_take", staticmethod(taken))
+    patch.setattr(watchdog, "_started", start)
+    patch.setattr(msgspec.json, "decode", decoded)
     patch.setattr(proving, "write_proof", written)
     patch.setattr(proving.Proofs, "_locked", locking)
     with open_cache(Path(store), durability="fast", prove="before") as cache:

@@ -50,6 +50,7 @@ from cache_engine.store.codec import (
 from cache_engine.store.disk import open_store
 from cache_engine.store.journal import SNAPSHOT, DecisionReader, Journal, fold, load_snapshot, read_journal
 from cache_engine.store.journal.demand import load_demand, read_timeline
+from cache_engine.store.journal.lines import with_checksum
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
 from cache_engine.store.proofs import UnknownProof, hints_of, read_hints, read_proof, write_proof
@@ -177,7 +178,7 @@ def _read_hints(data: bytes, folder: Path) -> None:
     store = make_store(folder / "store")
     path = Path(store.layout.proof_path(CacheKey("cd" * 32)))
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b'{"checksum":"xxh3:%b","proof":%b}' % (xxhash.xxh3_64_hexdigest(data).encode(), data))
+    path.write_bytes(with_checksum(data))
     path.chmod(0o600)
     with suppress(CorruptEntry, UnknownProof):
         read_proof(store.layout, CacheKey("cd" * 32))

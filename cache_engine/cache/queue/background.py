@@ -130,11 +130,12 @@ class BackgroundCompiles(Generic[T]):
         queue.close(CLOSE_S if wait else 0.0)
         self._forget_end()
 
-    def _drop(self, better: PendingKernel[T]) -> None:
+    def _drop(self, better: PendingKernel[T], why: str = "") -> None:
+        why = why or "the cache was closed before it was compiled"
         self.dropped += 1
         self._pending.pop(better.key, None)
-        better.fail("the cache was closed before it was compiled")
-        _log.info("dropped: %s was not compiled before the end", better.key[:12])
+        better.fail(why)
+        _log.info("dropped: %s: %s", better.key[:12], why)
 
     def _compile_next(self, queue: BackgroundQueue) -> None:
         """Does one compile, in a thread of the queue. Compiles that a caller waits for go first."""
@@ -145,8 +146,8 @@ class BackgroundCompiles(Generic[T]):
             better, compile_it = self._queued.pop(next(waited_for, next(iter(self._queued))))
         try:
             kernel = compile_it(lambda: not queue.is_closed)
-        except GivenUp:
-            self._drop(better)
+        except GivenUp as given_up:
+            self._drop(better, str(given_up))
         except Exception as error:
             self._fail(better, error)
         else:

@@ -29,7 +29,7 @@ _LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2
 
 
 class GivenUp(Exception):
-    """A compile in the queue is no longer wanted."""
+    """A compile in the queue is no longer wanted; the text, if any, says why."""
 
 
 class Slots:
