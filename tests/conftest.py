@@ -174,6 +174,14 @@ def compiled_store(_compiled: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(_compiled, tmp_path / "compiled"))
 
 
+@pytest.fixture
+def pack(compiled_store: Path, tmp_path: Path) -> Path:
+    """A pack of the sample's four kernels, made by the NVRTC that is installed."""
+    with open_cache(compiled_store) as cache:
+        cache.admin.export(tmp_path / "kernels.gemmpack")
+    return tmp_path / "kernels.gemmpack"
+
+
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a driver that sees no GPU; it is for the version of CUDA in ``DRIVER``, such as 12040."""

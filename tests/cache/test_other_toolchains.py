@@ -46,14 +46,6 @@ PROBLEM = SAMPLE[3]
 FORMATS = Path(__file__).parent.parent / "formats"
 
 
-@pytest.fixture
-def pack(compiled_store: Path, tmp_path: Path) -> Path:
-    """A pack of the sample, made by the NVRTC that is installed."""
-    with open_cache(compiled_store) as cache:
-        cache.admin.export(tmp_path / "kernels.gemmpack")
-    return tmp_path / "kernels.gemmpack"
-
-
 @pytest.fixture(scope="module")
 def patched_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of NVRTC of which one byte is another."""

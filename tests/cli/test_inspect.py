@@ -294,14 +294,6 @@ def test_explain_finds_what_a_pack_has(compiled_store: Path, tmp_path: Path, mon
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("verb", ["diff 1234 1234", "explain 8 8 8"])
-def test_looking_at_a_mistyped_store_makes_none(tmp_path: Path, verb: str) -> None:
-    done = run(*verb.split(), store=tmp_path / "nowhere")
-    assert done.returncode == 2
-    assert "there is no store" in done.stderr
-    assert not (tmp_path / "nowhere").exists()
-
-
 def test_explain_of_bad_input_is_one_line(compiled_store: Path) -> None:
     done = run("explain", "0", "5", "5", "--arch", "sm_90", store=compiled_store)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

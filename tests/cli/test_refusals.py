@@ -199,7 +199,7 @@ def test_no_verb_fails_where_the_output_is_ascii(compiled_store: Path, tmp_path:
     )
     lines = (
         "ls", "search sm_90", "stats --by arch", f"show {key}", f"show {key} --source", f"diff {key} {key}",
-        "explain 64 48 81", "verify", "clean --dry-run", "sync", "quarantine ls", "timings ls", "doctor",
+        "explain 64 48 81", "verify", "clean --dry-run", "sync", "quarantine ls", "timings ls",
         "evaluate 64 64 64 --chip H100", "warm Llama-3.1-8B --m 1-64 --dry-run", "export störe.gemmpack --force --json",
     )  # fmt: skip
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

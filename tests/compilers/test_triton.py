@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -229,16 +228,6 @@ def test_an_idle_worker_that_is_lost_is_replaced(fresh: triton.Triton, harm: str
         shutil.rmtree(worker._folder)
     assert fresh.compile(_source(GemmProblem(64, 128, 96)), "sm_90").cubin == _compiled().cubin
     assert fresh._idle != [worker]
-
-
-@pytest.mark.soak
-def test_threads_compile_side_by_side(fresh: triton.Triton) -> None:
-    """More often than ``conformance``, with less."""
-    sources = [_source(GemmProblem(16, 64 + 8 * number, 64)) for number in range(4)]
-    with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(lambda source: fresh.compile(source, "sm_80").cubin, sources))
-    assert len(fresh._idle) <= 2
-    assert together == [fresh.compile(source, "sm_80").cubin for source in sources]
 
 
 def test_a_forked_child_has_workers_of_its_own(tmp_path: Path) -> None:

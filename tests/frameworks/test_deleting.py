@@ -52,7 +52,7 @@ def _plan(place: Place) -> DeletePlan:
     return plan
 
 
-def _while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[float]:
+def while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[float]:
     """Does something in place of the wait; returns how long that would have been."""
     waits: list[float] = []
 
@@ -72,7 +72,7 @@ def test_the_group_files_go_first_then_after_a_wait_all_the_rest(place: Place, m
     def look() -> None:
         assert {path for path in place.path.rglob("*") if path.is_file()} == files - groups
 
-    waits = _while_waiting(monkeypatch, look)
+    waits = while_waiting(monkeypatch, look)
     done = delete(place, _plan(place), Deleted())
     assert waits == [READ_WITHIN_S]
     assert list(place.path.iterdir()) == []
@@ -106,7 +106,7 @@ def test_an_entry_that_is_written_while_others_wait_stays(
     place: Place, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]
 ) -> None:
     (folder,) = [path.parent for path in place.path.glob("*/tile.ptx")]
-    _while_waiting(monkeypatch, lambda: act(folder))
+    while_waiting(monkeypatch, lambda: act(folder))
     rename = os.rename
     renamed: list[str] = []
 
@@ -125,7 +125,7 @@ def test_an_entry_that_is_written_while_others_wait_stays(
 def test_a_writer_that_comes_between_the_look_and_the_rename_gets_its_folder_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     rename = os.rename
     late: list[str] = []
 
@@ -167,7 +167,7 @@ def test_libraries_and_what_is_unknown_stay(place: Place) -> None:
 
 
 def test_what_a_killed_cleaning_left_is_deleted_by_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     first = min(place.path.iterdir())
     first.rename(first.with_name(f"{DELETED}x"))
     assert len(delete(place, _plan(place), Deleted()).ids) == 4
@@ -183,7 +183,7 @@ def test_a_link_in_place_of_an_entry_is_never_followed(
     first.rename(secret)
     first.symlink_to(secret)
     before = sorted(secret.iterdir())
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     done = delete(place, plan, Deleted())
     assert list(done.left) == [first.name]
     assert sorted(secret.iterdir()) == before
@@ -196,7 +196,7 @@ def test_of_two_that_delete_the_same_at_once_one_reports_it(
     plans = [plan_offline(_entries(place)) if offline else _plan(place) for _ in range(2)]
     second = Deleted()
     turns = iter([lambda: delete(place, plans[1], second)])
-    _while_waiting(monkeypatch, lambda: next(turns, lambda: None)())
+    while_waiting(monkeypatch, lambda: next(turns, lambda: None)())
     first = delete(place, plans[0], Deleted())
     if offline:
         delete(place, plans[1], second)
@@ -205,7 +205,7 @@ def test_of_two_that_delete_the_same_at_once_one_reports_it(
 
 
 def test_of_two_that_delete_the_same_irs_at_once_one_reports_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     for group in place.path.glob("*/__grp__*"):  # of no use to any process, so that no index is written
         children = json.loads(group.read_text())["child_paths"]
         kept = {name: path for name, path in children.items() if not name.endswith(("ttir", "ttgir", "llir"))}
@@ -249,7 +249,7 @@ def test_a_directory_that_took_the_place_of_the_planned_one_is_left(kind: str, t
 
 def test_an_entry_that_is_gone_is_said_to_be_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan(place)
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     delete(place, plan, Deleted())
     assert set(delete(place, plan, Deleted()).left.values()) == {"it is gone"}
 

@@ -16,6 +16,7 @@ from cache_engine.frameworks.deletion import DELETED, Deleted, delete
 from cache_engine.frameworks.readers.triton import READ_WITHIN_S, Triton
 from cache_engine.frameworks.values import DeletePlan, Entry, PartKind, Place, State
 from tests.frameworks.fixtures import unpack
+from tests.frameworks.test_deleting import while_waiting
 
 IRS = (".ttir", ".ttgir", ".llir")
 
@@ -54,18 +55,6 @@ def _irs(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.suffix in IRS]
 
 
-def _while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[float]:
-    """Does something in place of the wait; returns how long that would have been."""
-    waits: list[float] = []
-
-    def acts(seconds: float) -> None:
-        waits.append(seconds)
-        act()
-
-    monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", acts)
-    return waits
-
-
 def test_a_group_file_without_the_irs_comes_first_and_the_irs_go_after_a_wait(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +72,7 @@ def test_a_group_file_without_the_irs_comes_first_and_the_irs_go_after_a_wait(
             assert {path.rpartition(".")[2] for path in named} == {"source", "ptx", "cubin", "json"}
             assert all(Path(path).is_file() for path in named.values())
 
-    assert _while_waiting(monkeypatch, look) == []
+    assert while_waiting(monkeypatch, look) == []
     done = delete(place, _plan(place), Deleted())
     assert (len(done.ids), done.size_bytes, done.left) == (4, size, {})
     assert _irs(place.path) == []
@@ -99,7 +88,7 @@ def test_a_group_file_without_the_irs_comes_first_and_the_irs_go_after_a_wait(
 def test_processes_that_have_read_the_old_group_file_have_time_to_read_the_irs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = _while_waiting(monkeypatch, lambda: None)
+    waits = while_waiting(monkeypatch, lambda: None)
     delete(place, _plan(place), Deleted())
     assert waits == [READ_WITHIN_S]
 
@@ -119,7 +108,7 @@ def _rebuilt(folder: Path) -> None:
 def test_an_entry_that_is_written_while_others_wait_keeps_its_irs(
     place: Place, tile: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]
 ) -> None:
-    _while_waiting(monkeypatch, lambda: act(tile))
+    while_waiting(monkeypatch, lambda: act(tile))
     done = delete(place, _plan(place), Deleted())
     assert done.left == {tile.name: "it was written meanwhile: a process uses it"}
     assert len(_irs(tile)) == len(IRS)
@@ -128,7 +117,7 @@ def test_an_entry_that_is_written_while_others_wait_keeps_its_irs(
 def test_an_entry_that_is_written_between_the_plan_and_the_deletion_is_not_touched(
     place: Place, tile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     plan = _plan(place)
     _started(tile)
     group = (tile / "__grp__tile.json").read_bytes()
@@ -139,7 +128,7 @@ def test_an_entry_that_is_written_between_the_plan_and_the_deletion_is_not_touch
 def test_an_ir_that_a_writer_replaces_just_before_it_would_go_stays(
     place: Place, tile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     unlink = os.unlink
 
     def late(name: str, **where: int) -> None:
@@ -166,13 +155,13 @@ def test_what_a_run_left_that_was_killed_goes_with_the_next(
     def kill() -> None:
         raise Killed
 
-    _while_waiting(monkeypatch, kill)
+    while_waiting(monkeypatch, kill)
     with pytest.raises(Killed):
         delete(place, _plan(place), Deleted())
     assert len(_irs(tile)) == len(IRS)
     (tile / f"{DELETED}x").write_text("{")
     _age(place.path)
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     assert len(delete(place, _plan(place), Deleted()).ids) == 4
     assert {path.name for path in tile.iterdir()} == {
         "__grp__tile.json", "tile.cubin", "tile.json", "tile.ptx", "tile.source"
@@ -235,7 +224,7 @@ def test_an_entry_that_triton_may_not_use_without_irs_is_left_as_it_is(
 ) -> None:
     change(tile)
     before = {path: path.read_bytes() for path in tile.iterdir()}
-    _while_waiting(monkeypatch, lambda: None)
+    while_waiting(monkeypatch, lambda: None)
     done = delete(place, _plan(place), Deleted())
     assert list(done.left) == [tile.name]
     assert why in done.left[tile.name]

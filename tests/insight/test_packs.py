@@ -20,14 +20,6 @@ PROBLEM = SAMPLE[3]
 
 
 @pytest.fixture
-def pack(compiled_store: Path, tmp_path: Path) -> Path:
-    """A pack of the sample's four kernels."""
-    with open_cache(compiled_store) as cache:
-        cache.admin.export(tmp_path / "kernels.gemmpack")
-    return tmp_path / "kernels.gemmpack"
-
-
-@pytest.fixture
 def older_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC here is 13.4."""
     older = nvrtc.Nvrtc()

@@ -27,7 +27,6 @@ from tests.kernels import interpreter
 # cuts off and does not round as the hardware does. It also rounds no input to tf32.
 _EPSILON = {DType.BF16: 2**-7, DType.FP16: 2**-11, DType.FP32: 2**-24}
 
-DTYPES = tuple(FAMILIES["triton"].flops_per_clock)
 SMALL, WIDE, TALL = (
     KernelConfig(16, 32, 32, 4, 1, 3),
     KernelConfig(32, 64, 16, 4, 1, 2),

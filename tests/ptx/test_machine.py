@@ -153,7 +153,6 @@ def test_what_is_ordered_is_accepted(body: str, expected: list[int], late: bool)
 
 
 _NEIGHBOUR = "xor.b64 %rd6, %rd3, 4; add.s64 %rd6, %rd6, %rd1;"
-_COUNT = "atom.global.add.u32 %r6, [%rd1+252], 1;"
 # One of 32 blocks writes a word, and a thread of the last to count itself in reads what the first wrote.
 _BLOCKS = """
     mov.u32 %r10, %ctaid.x;

@@ -20,7 +20,7 @@ MISTAKES: Sequence[Mistake] = (
     *hopper_mistakes.MISTAKES,
     *grouped.MISTAKES,
 )
-_PARTS, _IN_PART = 6, 7
+_PARTS, _IN_PART = 6, 5
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
