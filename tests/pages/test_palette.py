@@ -98,7 +98,9 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         {"e_kind": "Whole model", "s_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
         "evaluate Qwen3-8B --chip H100 --m=16 --tp=2",
     ),
-    ("Predict", {"e_kind": "Saved results"}, "evaluations ls"),
+    ("Predict", {"e_kind": "More", "e_more": "Saved results"}, "evaluations ls"),
+    ("Predict", {"e_kind": "More", "e_kept_out": True}, "calibrate measured.csv --check kept-out"),
+    ("Predict", {"e_kind": "More"}, "calibrate measured.csv --check all"),
     ("Storage", {"rule": "stale"}, "clean --stale=toolchain"),
     *(
         ("Storage", {"tab": tab}, command)
