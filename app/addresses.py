@@ -27,6 +27,12 @@ OLD_TABS = {
     "Audit log": "Log",
 }  # fmt: skip
 """For each name of a tab in an earlier version: its present name."""
+OLD_RULES = {
+    "Unused for days": "expired", "Made by versions": "versions", "Down to a size": "bytes", "All that match": "all",
+}  # fmt: skip
+"""For each name of a rule of cleaning in an earlier version: its present name."""
+MORE, VALIDATION, SAVED = "More", "Validation", "Saved results"
+"""The name of the part of the page Predict that has two others, and their names, which stood beside it once."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
 """The pages of earlier versions that no longer exist; ``moved`` says where their content is now."""
 
@@ -39,6 +45,8 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
     kept = dict(asked)
     if page == "caches":
         return _of_caches(kept)
+    if page == "evaluations" and kept.get("e_kind") in ([VALIDATION], [SAVED]):
+        kept |= {"e_kind": [MORE], "e_more": kept["e_kind"]}
     return {
         "admin": _of_storage(kept),
         "architectures": ("kernels", {**kept, "view": [BY_TARGET]}),
@@ -53,6 +61,7 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
 def _of_caches(asked: Values) -> tuple[str, Values]:
     """The page and parameters for an address of the former page Caches, whose parts are now on Kernels and Storage."""
     text = asked.pop("words", asked.pop("q", []))
+    asked |= {"rule": [OLD_RULES.get(rule, rule) for rule in asked["rule"]]} if "rule" in asked else {}
     part = asked.pop("part", ["Entries" if text else "Overview"])[0]
     if part == "Entries":
         return "kernels", {**asked, **({"words": text} if text else {}), "view": [OTHERS]}

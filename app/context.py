@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -152,19 +152,15 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     return answer
 
 
-class Question(NamedTuple):
-    """A function of queries with its arguments, as ``ask`` takes them."""
-
-    function: Callable[..., Any]
-    arguments: tuple[object, ...]
-    options: dict[str, object]
+Question = tuple[Callable[..., Any], tuple[object, ...], dict[str, object]]
+"""A function of queries with its arguments and options, as ``ask`` takes them."""
 
 
 def question(
     function: Callable[Concatenate[Connection, _P], Any], /, *arguments: _P.args, **options: _P.kwargs
 ) -> Question:
     """A question for ``ask_ahead``, from the arguments of ``ask``."""
-    return Question(function, arguments, options)
+    return function, arguments, options
 
 
 def ask_ahead(*questions: Question) -> None:
@@ -255,8 +251,9 @@ def _asked(question: Callable[..., Any], arguments: object, options: object) -> 
 
 def _answer_of(asked: Question, index: Index) -> Any:
     """The answer, read without ``Index.query``, which would rebuild a damaged index that other threads still read."""
+    function, arguments, options = asked
     with index.read() as connection:
-        return asked.function(connection, *asked.arguments, **asked.options)
+        return function(connection, *arguments, **options)
 
 
 def _unanswered() -> NoReturn:

@@ -227,15 +227,9 @@ def _dump(job: Job) -> None:
         selection = cache.select(problem_of(values), **choice_of(values))
     except GemmCacheError:
         return  # what the job asked for cannot be asked for any more
-    st.download_button(
-        "Debug dump",
-        partial(dump_file, selection),
-        f"{selection.key[:12]}-dump.zip",
-        "application/zip",
-        icon=":material/download:",
-        help="Compiles it again; source, preprocessed source, log, flags and environment as a ZIP file.",
-        on_click="ignore",
-    )
+    about = "Compiles it again; source, preprocessed source, log, flags and environment as a ZIP file."
+    file = f"{selection.key[:12]}-dump.zip"
+    widgets.download("Debug dump", partial(dump_file, selection), file, "application/zip", help=about)
 
 
 def _stages(job: Job) -> None:

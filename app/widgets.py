@@ -25,7 +25,7 @@ LIST_PARAMETERS = ("view", "q", "text", "words", "kind", "state", *FACETS, "sort
 SEARCHED = "search field drawn last, and its text"
 """The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
 _RESULTS = "results last seen"
-_ACCEPTED, _OPENED, _DRAWN = "old values in the address", "page opened last", "address drawn last"
+_OPENED, _DRAWN = "page opened last", "address drawn last"
 _LINK = "parameters of the link from another page"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 _PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
@@ -56,6 +56,19 @@ def problem(what: str, cause: str) -> None:
 def command(*arguments: str) -> None:
     """A command of ``gemm-cache`` on this store, to copy."""
     st.code(context.command(*arguments), language=None, wrap_lines=True)
+
+
+def download(
+    label: str, data: Any, file: str, mime: str = "application/octet-stream", *, icon: str = "download", **options: Any
+) -> None:
+    """Draws a button that has the browser save a file, and leaves the page as it is.
+
+    Args:
+        data: the content, or a function that makes it once the reader asks for the file.
+        icon: the name of one of Material's symbols.
+        options: further arguments of Streamlit's button.
+    """
+    st.download_button(label, data, file, mime, icon=f":material/{icon}:", on_click="ignore", **options)
 
 
 def confirmed(label: str, count: int, *, key: str, permitted: bool) -> bool:
@@ -138,13 +151,6 @@ def choose_tab() -> str:
     tabs = STORAGE[part]
     # Each part has a parameter of its own: a tab of one part is no choice in another.
     return tabs[0] if len(tabs) == 1 else choose_one("Tab", tabs, tabs[0], key=part.lower(), hidden=True)
-
-
-def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
-    """Replaces a parameter's value in the address if it is one that an older version of the dashboard wrote."""
-    if st.query_params.get(name) in new_values:
-        st.session_state.setdefault(_ACCEPTED, set()).add(name)
-        st.session_state[name] = st.query_params[name] = new_values[st.query_params[name]]
 
 
 def address() -> dict[str, list[str]]:
@@ -234,14 +240,13 @@ def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]
 
     After that, the widgets themselves write the address.
     """
-    accepted = st.session_state.pop(_ACCEPTED, set())
     if not is_just_opened(page):
         return []
     st.session_state[_OPENED] = page
     return [
         (name, value)
         for name, values in asked.items()
-        if name in st.session_state and name not in accepted
+        if name in st.session_state
         for value in values
         if value and not _is_shown(value, st.session_state[name])
     ]
@@ -261,14 +266,9 @@ def _is_shown(value: str, shown: Any) -> bool:
     return value == str(shown)
 
 
-def kernel_link(label: str, key: str, **also: str) -> None:
-    """Draws a link to a kernel's page. Every link to one kernel is made here or in ``open_kernel``.
-
-    Args:
-        label: the link's text, as Markdown.
-        also: further parameters of the address, such as ``part``.
-    """
-    page_link("kernel", label, "memory", key=key, **also)
+def kernel_link(label: str, key: str) -> None:
+    """Draws a link, whose text is Markdown, to a kernel's page."""
+    page_link("kernel", label, "memory", key=key)
 
 
 def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
@@ -356,3 +356,47 @@ def _list_address() -> dict[str, list[str]]:
     if "q" in names:
         names.pop("text", None)
     return {new: st.query_params.get_all(name) for name, new in names.items()}
+
+
+_SIGN_S = 0.2
+SMALLER_CHIP = "Choose a chip with fewer cores or larger cubes, or run gemm-cache evaluate, which has no limit."
+FEWER_ROWS = "Give fewer measurements, or run gemm-cache calibrate --check all, which has no limit."
+SHORTER_RANGE = "Choose a shorter time range, or run gemm-cache demand, which has no limit."
+
+
+class SearchLimit:
+    """The time limit of all searches in one drawing of a page. Creating it reserves the place of "Searching…".
+
+    Streamlit ends a script only when the script sends something to the browser. So a text is sent from time to time: at
+    that moment a search ends if its tab was closed, or if its reader asked for something else.
+    """
+
+    def __init__(self, sign: str = "Searching…") -> None:
+        """Starts the time limit.
+
+        Args:
+            sign: the text that the page shows during a search.
+        """
+        self._sign = sign
+        self._place = st.empty()
+        self._until = time.monotonic() + context.cache().settings.page_limit_s
+        self._next_sign = time.monotonic() + _SIGN_S
+
+    def __enter__(self) -> SearchLimit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._place.empty()
+
+    def may_go_on(self) -> bool:
+        """Whether there is time left; called often. Does not return when the reader has left."""
+        now = time.monotonic()
+        if now >= self._next_sign:
+            self._next_sign = now + _SIGN_S
+            self._place.caption(self._sign)
+        return now < self._until
+
+
+def advice(how: str) -> str:
+    """The advice that a page shows after its work took longer than the setting ``page_limit_s`` allows."""
+    return f"A page searches for at most {context.cache().settings.page_limit_s:g} s (setting page_limit_s). {how}"

@@ -9,12 +9,12 @@ import streamlit as st
 
 from app import context, widgets
 from app.caches import comparison as caches_comparison
+from app.caches.entry import list_adapted
 from app.components import comparison, listing, tables
 from app.presenters.columns import Column
 from app.presenters.kernel_list import kernel_filter
 from app.presenters.shared import MOST_COMPARED, compare_address, kernel_address
 from app.presenters.speed import MODEL, speed_rows, time_change, time_text
-from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundle_facts import config_text, describe
 from cache_engine.frameworks.bundles import Group

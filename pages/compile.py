@@ -14,7 +14,7 @@ from app.presenters import forms
 from app.presenters.evaluations import slower_words
 from app.presenters.jobs import candidate_columns
 from app.presenters.shared import Row
-from app.presenters.speed import MODEL, PREDICTIONS, predicted
+from app.presenters.speed import MODEL, PREDICTIONS
 from app.views import job_list, problem_form
 from cache_engine.batch.jobs import Job
 from cache_engine.batch.results import explained
@@ -27,6 +27,7 @@ from cache_engine.evaluator.gpu import DTYPES
 from cache_engine.gpu.probe import gpu, local_arch
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.insight.explanation import explain
+from cache_engine.insight.passes import predicted
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.sizes import parse_sizes, sizes_text

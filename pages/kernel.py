@@ -10,6 +10,7 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.caches import entry as others
+from app.caches.entry import show_adapted
 from app.components import tables
 from app.components.code_view import component
 from app.presenters import kernel
@@ -18,11 +19,9 @@ from app.presenters.downloads import dump_file
 from app.presenters.evaluations import slower_words
 from app.presenters.forms import request_address
 from app.presenters.jobs import in_store
-from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
 from app.presenters.shared import MOST_COMPARED, when
 from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
 from app.views import notes
-from app.views.adapter_kernels import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.bundle_facts import describe
@@ -57,13 +56,13 @@ def at_a_glance(record: Record, inspection: Inspection, known: Mapping[str, str]
     at = time.time() // STEP_S * STEP_S + STEP_S
     ledger = context.ask(summaries.ledger, HALF_LIFE_S, at)
     row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.admin.pinned()
-    life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
+    life = kernel.life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     said: set[str] = set()
     for place, title, words in (
-        (left, "Resources", resource_words(inspection, known)),
-        (left, "Speed", speed_words(context.ask(summaries.timings, record.key), points)),
+        (left, "Resources", kernel.resource_words(inspection, known)),
+        (left, "Speed", kernel.speed_words(context.ask(summaries.timings, record.key), points)),
         (right, "In the cache", life),
-        (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
+        (right, "Demand", kernel.demand_words(record, ledger, cache.demand.kernel_of)),
     ):
         with place:
             tables.properties(words, head=title, key=f"glance-{title}")
@@ -87,14 +86,10 @@ def summary(record: Record) -> None:
     with right:
         st.header("Tiling")
         tables.show(level_table(record), key="levels")
-    if inspection.instructions is not None:
-        right.header("Instructions")
-        with right:
-            tables.draw(kernel.instruction_rows(inspection.instructions), kernel.INSTRUCTIONS, key="instructions")
-    if inspection.occupancy is not None:
-        left.header("Theoretical occupancy on each target")
-        with left:
-            tables.draw(kernel.occupancy_by_chip(record), kernel.OCCUPANCY, key="chips")
+    counts = kernel.instruction_rows(inspection.instructions) if inspection.instructions is not None else ()
+    tables.section("Instructions", counts, kernel.INSTRUCTIONS, key="instructions", place=right)
+    chips = kernel.occupancy_by_chip(record) if inspection.occupancy is not None else ()
+    tables.section("Theoretical occupancy on each target", chips, kernel.OCCUPANCY, key="chips", place=left)
     reproduction(record)
 
 
@@ -129,9 +124,7 @@ def reproduction(record: Record) -> None:
     }
     with st.container(horizontal=True):
         for label, (file, data) in files.items():
-            st.download_button(
-                label, data, file, "application/octet-stream", icon=":material/download:", on_click="ignore"
-            )
+            widgets.download(label, data, file)
         if asked:
             widgets.page_link("compile", "Open in Compile", "play_circle", **asked)
             widgets.page_link("predict", "Open in Predict", "insights", **asked)

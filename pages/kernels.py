@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
 from app import context, widgets
 from app.addresses import BY_TARGET, SQL, STORED, VIEWS
-from app.caches import directories, entries, links
+from app.caches import directories, entries, scan
+from app.caches.entry import list_adapted
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import MOST_COMPARED, page_count, rows_shown
 from app.views import architectures, notes, sql
-from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
 from cache_engine.evaluator.catalogue.search import advice
@@ -66,7 +67,7 @@ def exports(wanted: KernelFilter, sort: str, descending: bool, total: int) -> No
         st.caption(f"{whole}, sorted as shown. CSV cells that look like formulas are prefixed with '.")
         for kind, (mime, _) in LIST_FILES.items():
             data = partial(list_file, kind, wanted, sort, descending)
-            st.download_button(kind, data, f"kernels.{kind.lower()}", mime, on_click="ignore")
+            widgets.download(kind, data, f"kernels.{kind.lower()}", mime)
 
 
 def actions(picked: tuple[str, ...]) -> None:
@@ -81,24 +82,15 @@ def actions(picked: tuple[str, ...]) -> None:
     else:
         why = f"Select two to {MOST_COMPARED} kernels. The first is the baseline."
         st.button("Compare", icon=":material/compare_arrows:", help=why, disabled=True, type="tertiary")
-    data = partial(pack_file, cache, picked)
-    file = "kernels.gemmpack"
-    st.download_button(
-        "Export as pack", data, file, icon=":material/archive:", on_click="ignore", disabled=not count, type="tertiary"
-    )
+    pack: dict[str, Any] = {"icon": "archive", "disabled": not count, "type": "tertiary"}
+    widgets.download("Export as pack", partial(pack_file, cache, picked), "kernels.gemmpack", **pack)
     if 0 < count <= MOST_IN_A_LINK:
         widgets.page_link("storage", "Delete…", "delete", keys=",".join(picked))
     else:
         why = f"Select up to {MOST_IN_A_LINK} kernels. A preview of the cleanup comes first."
         st.button("Delete…", icon=":material/delete:", help=why, disabled=True, type="tertiary")
-    st.button(
-        "Clear selection",
-        icon=":material/close:",
-        on_click=listing.forget_picked,
-        args=("kernels",),
-        disabled=not count,
-        type="tertiary",
-    )
+    forget: dict[str, Any] = {"on_click": listing.forget_picked, "args": ("kernels",), "disabled": not count}
+    st.button("Clear selection", icon=":material/close:", type="tertiary", **forget)
 
 
 def matches(search: str) -> int:
@@ -206,7 +198,7 @@ if refusal:
     st.info("The search is not complete, or has a mistake.")
     st.text(refusal)
     st.button("Clear search and filters", icon=":material/close:", on_click=clear)
-    links.matching_link(entered or "")  # entries of other frameworks may have the text in their names
+    scan.matching_link(entered or "")  # entries of other frameworks may have the text in their names
     widgets.end_page()
 
 total = counts.total
@@ -226,7 +218,7 @@ if rows:
         exports(wanted, sorted_by, not ascending, total)
         sql.link(queries.as_sql(wanted, sort=sorted_by, descending=not ascending))
     listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending))
-links.matching_link(text)
+scan.matching_link(text)
 if not list_adapted(others, sort=sorted_by, descending=not ascending) and not rows:
     if wanted != KernelFilter():
         st.info("No matching kernels.")

@@ -13,11 +13,10 @@ from app import context, guard, widgets
 from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters import history, overview
-from app.presenters.architectures import stale_words
+from app.presenters.architectures import proof_checks, stale_words
 from app.presenters.decisions import CAUSES, cause_table, miss_columns, miss_table
 from app.presenters.history import SPANS, Span, named_steps, starts, within
 from app.presenters.jobs import job_columns
-from app.presenters.proofs import proof_checks
 from app.presenters.shared import total
 from app.views import fleet
 from cache_engine.batch.jobs import RUNNING, Job

@@ -7,16 +7,17 @@ from typing import Any, cast
 import streamlit as st
 
 from app import context, widgets
+from app.addresses import MORE, SAVED, VALIDATION
 from app.components import header, tables
 from app.components.figure import draw_tiles
 from app.presenters import evaluations, forms
 from app.presenters.evaluation_report import model_report, shape_report
 from app.presenters.saved_results import ACCELERATORS, RESULTS, matching, saved_results
-from app.presenters.shared import Row, rows_shown
+from app.presenters.shared import Row
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
-from app.search_limit import FEWER_ROWS, SMALLER_CHIP, SearchLimit, advice
 from app.views import problem_form
-from app.views.evaluations import SAVED, show_model, storing
+from app.views.evaluations import show_model, storing
+from app.widgets import FEWER_ROWS, SMALLER_CHIP, SearchLimit, advice
 from cache_engine.errors import GemmCacheError, InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import TARGETS
 from cache_engine.evaluator.grouped import Work, work_of
@@ -24,8 +25,9 @@ from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.passes import Operation, Priced, asking
 from cache_engine.store.results import State, files_state
+from cache_engine.units import counted
 
-ONE, MODEL, MORE, MEASURED, KEPT = "Single shape", "Whole model", "More", "Validation", SAVED
+ONE, MODEL = "Single shape", "Whole model"
 FIRST_CHIP = "H100"
 ALONE = "none"
 OWN, FILE = "own", "own chip's file"
@@ -73,13 +75,9 @@ def own_chip() -> tuple[evaluations.Chip | None, str]:
         left, right = st.columns(2, vertical_alignment="bottom")
         uploaded = left.file_uploader("JSON description", type="json", key=f"{FILE} {number}", max_upload_size=1)
         known = right.selectbox("Template", list(evaluations.CHIPS), key="e_template")
-        right.download_button(
-            "Download template",
-            evaluations.chip_text(evaluations.CHIPS[known]),
-            f"{known}.json",
-            "application/json",
-            on_click="ignore",
-        )
+        with right:
+            template = evaluations.chip_text(evaluations.CHIPS[known])
+            widgets.download("Download template", template, f"{known}.json", "application/json")
         chip, refused = None, ""
         try:
             text = (
@@ -242,7 +240,7 @@ def export_results(chips: list[Row]) -> None:
         with st.container(horizontal=True, vertical_alignment="bottom"):
             chosen = choices[st.selectbox("Export results of", list(choices), key="e_export", width=300)]
             name = f"gemm_cache_{chosen}.json"
-            st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
+            widgets.download("Export", lambda: kept.export(chosen), name, "application/json")
 
 
 def list_results(rows: list[Row]) -> None:
@@ -261,8 +259,8 @@ def list_results(rows: list[Row]) -> None:
     if not found:
         st.info("No matching results. Clear the search.")
         return
-    st.caption(f"{rows_shown(0, min(len(found), tables.MOST_ROWS), len(found))}, newest first.")
-    tables.draw(found[: tables.MOST_ROWS], RESULTS, key="e_results", label="Results")
+    st.caption(f"{counted(len(found), 'result')}, newest first.")
+    tables.draw(found, RESULTS, key="e_results", label="Results")
 
 
 st.title("Predict")
@@ -274,15 +272,12 @@ st.caption(
     "For accelerators a model of their grid of cores."
 )
 
-if st.query_params.get("e_kind") in (MEASURED, KEPT):  # they stood beside the others once
-    st.query_params["e_more"] = st.session_state["e_more"] = st.query_params["e_kind"]
-    widgets.accept_old_link("e_kind", dict.fromkeys((MEASURED, KEPT), MORE))
 kind = widgets.choose_one("Show", [ONE, MODEL, MORE], ONE, key="e_kind", hidden=True)
 if kind == MORE:
-    kind = widgets.choose_one("More", [MEASURED, KEPT], MEASURED, key="e_more", hidden=True)
-if kind == MEASURED:
+    kind = widgets.choose_one("More", [VALIDATION, SAVED], VALIDATION, key="e_more", hidden=True)
+if kind == VALIDATION:
     measured_latencies()
-elif kind == KEPT:
+elif kind == SAVED:
     what_is_kept()
 else:
     first, second, third = st.columns([5, 5, 2], vertical_alignment="bottom")

@@ -7,21 +7,21 @@ import os
 import streamlit as st
 
 from app import context, guard, widgets
-from app.admin import cleanup, index, integrity, logs, packs, quarantine, results
+from app.admin import checks, cleanup, index, logs, move
 from app.caches import directories
 from cache_engine.errors import GemmCacheError
 
 TABS = {
     "This store": cleanup.draw,
     "Other frameworks": directories.draw_cleaning,
-    "Integrity": integrity.draw,
-    "Quarantine": quarantine.draw,
+    "Integrity": checks.draw_integrity,
+    "Quarantine": checks.draw_quarantine,
     "Findings": directories.draw_findings,
     "Index": index.draw_index,
     "Directories": directories.draw,
     "Comparison": directories.draw_comparison,
-    "Packs": packs.draw,
-    "Results": results.draw,
+    "Packs": move.draw_packs,
+    "Results": move.draw_results,
     "Log": logs.draw,
     "Settings": index.draw_settings,
 }

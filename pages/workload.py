@@ -15,8 +15,8 @@ from app.components import figure, into_view, tables
 from app.presenters import workload as shown
 from app.presenters.forms import model_values, request_address, table_form
 from app.presenters.shared import Row
-from app.search_limit import SHORTER_RANGE, advice
 from app.views import runs
+from app.widgets import SHORTER_RANGE, advice
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate
 from cache_engine.cache.demand.report import DemandReport, in_words, models_like

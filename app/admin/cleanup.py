@@ -16,7 +16,7 @@ from app import context, guard, widgets
 from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters.admin import LEFTOVERS, reason_line, victim_columns
-from app.presenters.cleaning import KEEP, OLD_RULES, RULES, SHARE, SIZE, asked_keys, own_cleaning, plan_tiles, rule_in
+from app.presenters.cleaning import KEEP, RULES, SHARE, SIZE, asked_keys, own_cleaning, plan_tiles, rule_in
 from app.presenters.shared import Row, rows_shown
 from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.index import queries
@@ -108,7 +108,6 @@ def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], 
 
 def _chosen_rule(rules: Mapping[str, str]) -> str:
     """The chosen rule, or that of the address after a click on a link."""
-    widgets.accept_old_link("rule", OLD_RULES)
     default = rule_in({"keys": st.query_params.get("keys", "")}, rules)
     addressed = rule_in(st.query_params.to_dict(), rules)
     if addressed != st.session_state.get(_ADDRESSED) or st.session_state.get("rule") not in rules:

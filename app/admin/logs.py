@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from typing import Any
 
 import streamlit as st
 
 from app import context, widgets
 from app.components import tables
-from app.presenters.columns import csv_text
-from app.presenters.decisions import ACTED, acted, counts_text, logged_columns, logged_file, logged_names, matching
+from app.presenters.columns import Column, csv_of
+from app.presenters.decisions import ACTED, acted, counts_text, logged_columns, logged_names, matching
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
 from cache_engine.insight.timeline import perfetto_trace
@@ -53,22 +55,12 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     )
 
     with st.container(horizontal=True):
-        st.download_button(
-            "Timeline of the last 24 hours",
-            lambda: perfetto_trace(cache, time.time() - DAY_S),
-            "trace.json",
-            "application/json",
-            icon=":material/timeline:",
-            help="A trace of compiles, waits, hits and evictions by process, to open on ui.perfetto.dev.",
-            on_click="ignore",
-        )
-        st.download_button(
-            "Download all as CSV",
-            lambda: csv_text(logged_file(found, names, context.timezone())),
-            "log.csv",
-            "text/csv",
-            on_click="ignore",
-        )
+        about = "A trace of compiles, waits, hits and evictions by process, to open on ui.perfetto.dev."
+        shown: dict[str, Any] = {"mime": "application/json", "icon": "timeline", "help": about}
+        label = "Timeline of the last 24 hours"
+        widgets.download(label, lambda: perfetto_trace(cache, time.time() - DAY_S), "trace.json", **shown)
+        make = partial(csv_of, found, [Column("Key", "key"), *logged_columns(names)], context.timezone())
+        widgets.download("Download all as CSV", make, "log.csv", "text/csv")
 
 
 _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, details, or who decided. Each must appear."

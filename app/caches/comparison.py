@@ -7,11 +7,11 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.caches import links, scan
+from app.caches import scan
 from app.caches.entry import instructions, sass
 from app.components import comparison, listing, tables
 from app.components.figure import draw_tiles
-from app.presenters.caches import CAUSES, changed_columns, entry_columns, miss_columns
+from app.presenters.caches import CAUSES, changed_columns, compare_address, entry_columns, miss_columns
 from app.presenters.framework_kernels import Address, Named, address_of, compared, difference_columns
 from app.presenters.shared import Row, Tile
 from cache_engine.frameworks.comparison import Comparing, DirectoriesCompared, EntriesCompared
@@ -46,7 +46,7 @@ def draw() -> None:
 
 
 def _side(side: str) -> _Found | None:
-    found = links.asked(f"cache_{side}", f"entry_{side}")
+    found = scan.asked(f"cache_{side}", f"entry_{side}")
     if found is not None:
         address, entry = found
         title = scan.titles()[address.place.kind]
@@ -68,7 +68,7 @@ def _pick(first: Address) -> None:
     found = context.ask(queries.entries, wanted, sort="last used", limit=SHOWN + 1)
     rows = [row for row in found if address_of(row) != first][:SHOWN]
     st.caption("The last used of this framework that match. Click an id to compare with it.")
-    to = [(str(second), links.compare_address(first, second)) for second in map(address_of, rows)]
+    to = [(str(second), compare_address(first, second)) for second in map(address_of, rows)]
     listing.linked_list(rows, to, entry_columns(scan.titles()), key="other-entries", label="Entries")
 
 
@@ -156,18 +156,6 @@ def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
         st.header("Why they miss")
         st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")
         tables.draw(found.causes, CAUSES, key="causes")
-    if found.changed:
-        st.header("The same key with other bytes")
-        tables.draw(found.changed, changed_columns(partial(_both, one, other)), key="changed")
-    for title, misses, key, places in (
-        ("Only in the first", found.only_one, "only-one", (one, other)),
-        ("Only in the second", found.only_other, "only-other", (other, one)),
-    ):
-        if misses:
-            st.header(title)
-            tables.draw(misses, miss_columns(partial(_both, *places)), key=key)
-
-
-def _both(one: Place, other: Place, first: Entry, second: Entry) -> str:
-    """The address of the page that compares an entry of one directory with an entry of the other."""
-    return links.compare_address(Address(one, first.id), Address(other, second.id))
+    tables.section("The same key with other bytes", found.changed, changed_columns(one, other), key="changed")
+    tables.section("Only in the first", found.only_one, miss_columns(one, other), key="only-one")
+    tables.section("Only in the second", found.only_other, miss_columns(other, one), key="only-other")

@@ -7,12 +7,11 @@ from collections import Counter
 import streamlit as st
 
 from app import context, widgets
-from app.caches import cleanup, comparison, entries, links, scan
+from app.caches import cleanup, comparison, entries, scan
 from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import caches
 from app.presenters.columns import Column
-from app.presenters.framework_kernels import Address
 from app.presenters.shared import Row
 from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
 from cache_engine.frameworks.registry import installed_version
@@ -30,8 +29,6 @@ def diagnoses() -> list[Diagnosis]:
 def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """Draws tables of the caches: the bytes of each directory's parts, its growth, and its entries of no use."""
     places = known()
-    if not places:
-        return
     titles = scan.titles()
     framework = caches.framework(titles)
     versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
@@ -39,15 +36,9 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
     tables.draw(places, caches.directory_columns(places, archs, made_by, titles), key="directories")
     left, right = st.columns(2)
-    parts, days = context.ask(queries.parts), context.ask(queries.growth)
-    if parts:
-        left.header("By part")
-        with left:
-            tables.draw(parts, [framework, *caches.PARTS], key="parts")
-    if days:
-        right.header("Growth")
-        with right:
-            tables.draw(reversed(days), [framework, *caches.GROWTH], key="growth")
+    tables.section("By part", context.ask(queries.parts), [framework, *caches.PARTS], key="parts", place=left)
+    if days := context.ask(queries.growth):
+        tables.section("Growth", reversed(days), [framework, *caches.GROWTH], key="growth", place=right)
         right.caption("What is there now. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")
@@ -57,11 +48,8 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
             "Installed in the Python environment of this dashboard. Stale entries are of no use to it; "
             "other environments may use them."
         )
-    duplicates = context.ask(queries.duplicates)
-    if duplicates:
-        right.header("Duplicates")
-        with right:
-            tables.draw(duplicates, caches.duplicate_columns(titles), key="duplicates")
+    duplicates, columns = context.ask(queries.duplicates), caches.duplicate_columns(titles)
+    tables.section("Duplicates", duplicates, columns, key="duplicates", place=right)
     not_in_use()
 
 
@@ -82,22 +70,19 @@ def not_in_use() -> None:
 
 def draw_findings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """Draws the findings of the doctor in other frameworks' caches, with their cures."""
-    if not known():
-        return
+    known()
     wrong = diagnoses()
     if not wrong:
         st.caption("Nothing is wrong.")
         return
     counts = Counter(each.ailment.value for each in wrong)
     st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
-    columns = caches.finding_columns(lambda place, name: links.entry_address(Address(place, name)))
-    tables.draw(wrong, columns, key="findings")
+    tables.draw(wrong, caches.FINDINGS, key="findings")
 
 
 def draw_comparison(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """Draws the comparison of two directories of one framework."""
-    if places := known():
-        comparison.draw_directories(places)
+    comparison.draw_directories(known())
 
 
 def draw_entries(view: str, frameworks: dict[str, str]) -> None:
@@ -106,23 +91,25 @@ def draw_entries(view: str, frameworks: dict[str, str]) -> None:
     Args:
         frameworks: those that the page names; if the scan has found others, the page is drawn again.
     """
-    if known():
-        if entries.frameworks() != frameworks:
-            st.rerun()
-        entries.draw(frameworks.get(view))
+    known()
+    if entries.frameworks() != frameworks:
+        st.rerun()
+    entries.draw(frameworks.get(view))
 
 
 def draw_cleaning(permitted: bool) -> None:
     """Draws the tab in which readers delete entries of other frameworks' caches."""
-    if known():
-        cleanup.draw(permitted)
+    known()
+    cleanup.draw(permitted)
 
 
 def known() -> list[Row]:
-    """The directories that were scanned, as rows of the index; without one, the page says so."""
+    """The directories that were scanned, as rows of the index; without one, the page says so and ends."""
     scan.look()
     places = context.ask(queries.places)
     if not places and not scan.scanner().runs:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
         not_in_use()
+    if not places:
+        widgets.end_page()
     return places

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.addresses import KIND
-from app.caches import links, scan
+from app.caches import scan
 from app.components import listing
 from app.presenters.caches import entry_columns
 from app.presenters.framework_kernels import Address, address_of
@@ -53,12 +53,13 @@ def draw(kind: str | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{rows_shown(offset, len(rows), total)}. Select two to compare them.")
         if len(picked) == 2:
-            links.compare_link("Compare the selected two", *picked)
+            one, other = picked
+            widgets.page_link("compare", "Compare the selected two", "compare_arrows", **one.compared_with(other))
         if picked:
             st.button("Clear selection", on_click=listing.forget_picked, args=(_LIST,))
     listing.linked_list(
         rows,
-        [(str(one), links.entry_address(one)) for one in map(address_of, rows)],
+        [(str(one), one.link) for one in map(address_of, rows)],
         entry_columns(scan.titles()),
         key=_LIST,
         label="Entries",

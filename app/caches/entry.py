@@ -1,22 +1,29 @@
-"""The kernel page of an entry of another framework's cache: the facts about it, its code, the inputs of its key."""
+"""The kernel page of another framework's kernel: of an entry of its cache, or of what it keeps in the store."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, widgets
-from app.caches import links, scan
+from app.caches import scan
 from app.components import tables
 from app.components.code_view import component
-from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts
+from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, adapted_columns, adapted_facts, entry_facts
 from app.presenters.framework_kernels import PARTS as FILES
-from app.presenters.kernel import INSTRUCTIONS, instruction_rows
+from app.presenters.jobs import STAGE_COLUMNS
+from app.presenters.kernel import EVENTS, INSTRUCTIONS, instruction_rows
+from app.presenters.shared import kernel_address, rows_shown
 from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
-from cache_engine.frameworks.values import Entry, PartKind
-from cache_engine.index import framework_queries as queries
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import Group
+from cache_engine.frameworks.values import Entry, Part, PartKind
+from cache_engine.index import framework_queries, queries
+from cache_engine.index.queries import KernelFilter
 from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
@@ -29,7 +36,7 @@ def draw(heading: DeltaGenerator) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         widgets.results_link()
         beside = st.container(horizontal=True)
-    found = links.asked("cache", "entry")
+    found = scan.asked("cache", "entry")
     if found is None:
         heading.title("Kernel")
         return
@@ -38,7 +45,7 @@ def draw(heading: DeltaGenerator) -> None:
         widgets.title(entry.name or "Unnamed kernel")
     st.code(f"{entry.name or 'unnamed'}\n{entry.id}", language=None, wrap_lines=True)
     with beside:
-        links.compare_link("Compare with…", address)
+        widgets.page_link("compare", "Compare with…", "compare_arrows", **address.compared_with())
     part = widgets.choose_one("Part", PARTS, SUMMARY, key="part", hidden=True)
     if part == SUMMARY:
         _summary(address, entry)
@@ -50,10 +57,8 @@ def draw(heading: DeltaGenerator) -> None:
 
 def _summary(address: Address, entry: Entry) -> None:
     source = scan.sources().by_kind[address.place.kind]
-    wrong = context.ask(queries.diagnoses, address.place, entry.id)
-    if wrong:
-        st.header("Findings")
-        tables.draw(wrong, AILMENTS, key="wrong")
+    wrong = context.ask(framework_queries.diagnoses, address.place, entry.id)
+    tables.section("Findings", wrong, AILMENTS, key="wrong")
     left, right = st.columns(2)
     with left:
         st.header("What is known")
@@ -62,25 +67,23 @@ def _summary(address: Address, entry: Entry) -> None:
         st.header("Parts")
         tables.draw(entry.parts, FILES, key="files")
         mix, trouble = instructions(address, entry)
-        if mix is not None:
-            st.header("Instructions")
-            tables.draw(instruction_rows(mix), INSTRUCTIONS, key="instructions")
-        elif trouble:
+        tables.section("Instructions", instruction_rows(mix) if mix else (), INSTRUCTIONS, key="instructions")
+        if trouble:
             st.text(f"Instructions were not counted: {trouble}")
 
 
 def _codes(address: Address, entry: Entry) -> None:
     """The texts and the machine code of an entry, linked line by line where the texts name their sources."""
-    code = _linked(str(address), entry.stamp, address, entry)
+    source = scan.sources().by_kind[address.place.kind]
+    code = _linked(str(address), entry.stamp, entry, lambda part: source.read(address.place, entry, part))
     if not code.panes:
         st.info("No part of this entry is a text that can be shown.")
     component.show(code, "kernel", key="code-of-entry")
 
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=32)
-def _linked(where: str, stamp: str, _address: Address, _entry: Entry) -> Linked:  # noqa: ARG001 (which entry, and which of its states)
-    source = scan.sources().by_kind[_address.place.kind]
-    return linked_parts(_entry, lambda part: source.read(_address.place, _entry, part))
+def _linked(which: str, state: str, _entry: Entry, _read: Callable[[Part], bytes | Failure]) -> Linked:  # noqa: ARG001 (of what)
+    return linked_parts(_entry, _read)
 
 
 def _key(address: Address, entry: Entry) -> None:
@@ -119,3 +122,46 @@ def _sass(where: str, stamp: str, _address: Address, _entry: Entry) -> str:  # n
     if isinstance(data, Failure):
         raise StoreError(data.reason)
     return tools.sass(data)
+
+
+_ROWS = 20
+
+
+def list_adapted(
+    wanted: KernelFilter,
+    *,
+    sort: str,
+    descending: bool,
+    address: Callable[[str], str] = kernel_address,
+) -> int:
+    """Draws one page of other frameworks' kernels that match; returns how many match. Without a match, draws nothing.
+
+    ``address`` returns the address that a kernel's link opens.
+    """
+    total = context.ask(queries.count, wanted)
+    if not total:
+        return 0
+    st.header("Kernels of other frameworks")
+    offset = widgets.paging(total, _ROWS, key="others")
+    rows = context.ask(queries.kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset)
+    st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
+    tables.draw(rows, adapted_columns(address), key="adapted")
+    return total
+
+
+def show_adapted(group: Group) -> None:
+    """Draws all that is known of a kernel that another framework keeps in the store."""
+    known = describe(group)
+    row = context.ask(queries.adapted_kernel, group.key)
+    left, right = st.columns(2)
+    with left:
+        st.header("Properties")
+        tables.properties(adapted_facts(group.framework, known, row, context.timezone()), key="facts")
+    with right:
+        st.header("Parts")
+        tables.draw(known.parts, FILES[:3], key="parts")
+        tables.section("Stages of the compile", group.stages_ms.items(), STAGE_COLUMNS, key="stages")
+    st.header("Code")
+    code = _linked(group.key, str(group.made_at), known, lambda part: group.files[part.file])
+    component.show(code, group.key[:12], key="code-of-adapted")
+    tables.section("History", context.ask(queries.events_of, group.key), EVENTS, key="history")

@@ -1,4 +1,7 @@
-"""The scan of other frameworks' caches, in a thread, so that pages show the result of the last scan meanwhile."""
+"""The scan of other frameworks' caches, in a thread, so that pages show the result of the last scan meanwhile.
+
+And the entries that addresses name, with links to them, which can be shared.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ from threading import Lock
 import streamlit as st
 
 from app import context, widgets
+from app.addresses import OTHERS
+from app.presenters.framework_kernels import Address
 from cache_engine.background import BackgroundQueue
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.registry import Sources, load_sources, surroundings
-from cache_engine.frameworks.values import Place
+from cache_engine.frameworks.registry import EntryFilter, Sources, load_sources, surroundings
+from cache_engine.frameworks.values import Entry, Place
+from cache_engine.index import framework_queries as queries
 from cache_engine.index.framework_caches import Progress
 from cache_engine.units import counted, human_age
 
@@ -131,3 +137,24 @@ def _follow() -> None:
         st.rerun()
     where = f" Now in {found.where}" if found.where else ""
     st.text(f"Reading the caches: {counted(found.entries, 'entry', 'entries')} so far.{where}")
+
+
+def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
+    """The entry that the page's address names, from the index. ``None`` after an error was shown."""
+    address = Address.of(st.query_params.get(cache, ""), st.query_params.get(entry, ""))
+    found = context.ask(queries.entry, address.place, address.id)
+    if found is None:  # as where a link is opened before anything was scanned
+        look()
+        found = context.ask(queries.entry, address.place, address.id)
+    if found is None or address.place.kind not in sources().by_kind:
+        widgets.problem("No cache that is looked at has this entry.", f"{address.id} in {address.cache}")
+        return None
+    return address, found
+
+
+def matching_link(text: str) -> None:
+    """Draws a link to the entries of other frameworks that match a search; nothing if no entry matches."""
+    count = context.ask(queries.count, EntryFilter(text)) if text else 0
+    if count:
+        label = f"{counted(count, 'entry', 'entries')} of other frameworks"
+        widgets.page_link("kernels", label, "inventory_2", view=OTHERS, words=text)

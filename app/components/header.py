@@ -61,17 +61,8 @@ def draw(page: str) -> None:
 
 def export_button(name: str, make: Callable[[], Report], *, key: str, type: Any = "secondary") -> None:
     """A button that makes one HTML file of a page and has the browser save it; ``type`` as of Streamlit's buttons."""
-    st.download_button(
-        "Export page",
-        lambda: written(make(), time.time()),
-        f"{name}.html",
-        "text/html",
-        icon=":material/ios_share:",
-        help="One HTML file to send.",
-        type=type,
-        on_click="ignore",
-        key=key,
-    )
+    options = {"icon": "ios_share", "help": "One HTML file to send.", "type": type, "key": key}
+    widgets.download("Export page", lambda: written(make(), time.time()), f"{name}.html", "text/html", **options)
 
 
 def as_command(page: str) -> tuple[str, ...] | None:
@@ -194,7 +185,7 @@ def _stored(text: str) -> tuple[list[Place], list[Place]]:
     ]
     context.ask_ahead(*questions)
     try:
-        answers = [context.ask(one.function, *one.arguments, **one.options) for one in questions]
+        answers = [context.ask(ask, *arguments, **options) for ask, arguments, options in questions]
     except GemmCacheError as error:
         st.text(f"Kernels are not searched: {error}")
         return [], []

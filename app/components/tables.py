@@ -17,11 +17,11 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.admin import ARCHS
-from app.presenters.columns import Column, Kind, cells, csv_text, rows_of
+from app.presenters.columns import Column, Kind, cells, csv_of
 from app.presenters.shared import Row
 
 MOST_ROWS = 1_000
-"""The most rows of a table that are drawn; its CSV file has all."""
+"""The rows of one page of a table; its CSV file has all."""
 _ROW_PX, _BUTTON_PX = 25.2, 21  # for these, room is kept until the script draws the table: else what is below moves
 _MOST_RESERVED = 28  # rows; what is below more of them is out of view
 
@@ -45,17 +45,24 @@ def draw(
         stays: whether links lead to this page with other parameters, but none of a widget.
     """
     everything, zone = list(values), context.timezone()
-    values = everything[:MOST_ROWS]
-    if len(everything) > MOST_ROWS:
-        st.caption(f"The first {MOST_ROWS:,} of {len(everything):,} rows; the file has all.")
+    offset = widgets.paging(len(everything), MOST_ROWS, key=f"page of {key}")
+    values = everything[offset : offset + MOST_ROWS]
     drawn = [column for column in columns if only is None or column.name in only]
     shown = cells(values, drawn, zone, time.time())
     for at in (at for at, column in enumerate(drawn) if column.bar):
         most = max((row[at].get("value", 0) for row in shown), default=0)
         for row in shown:
             row[at]["bar"] = max(0, row[at].get("value", 0)) / most if most > 0 else 0
-    file = csv_text(rows_of(everything, columns, zone)) if saved else ""
+    file = csv_of(everything, columns, zone) if saved else ""
     draw_cells(drawn if values else [], shown, key=key, label=label, file=file, stays=stays)
+
+
+def section(title: str, values: Iterable[Any], columns: Sequence[Column], *, key: str, place: Any = st) -> None:
+    """Draws a heading and a table of values, below what ``place`` has already; nothing without values."""
+    if listed := list(values):
+        with place.container():
+            st.header(title)
+            draw(listed, columns, key=key)
 
 
 def draw_cells(

@@ -25,12 +25,10 @@ from cache_engine.upkeep.quarantine import Examined, Item
 def victim_columns(titles: Mapping[str, str]) -> list[Column]:
     """The columns of kernels that a cleanup will delete; ``titles`` are theirs by key."""
     return [
-        Column(
-            "Kernel", lambda victim: kernel_address(victim.key), "link", lambda one: titles.get(one.key, one.key[:12])
-        ),
-        Column("Key", lambda victim: victim.key[:12]),
+        Column("Kernel", lambda one: kernel_address(one.key), "link", lambda one: titles.get(one.key, one.key[:12])),
+        Column("Key", lambda one: one.key[:12]),
         Column("On disk", "stored_bytes", "bytes"),
-        Column("Compile time", lambda victim: victim.compile_s * 1e3, "ms"),
+        Column("Compile time", lambda one: one.compile_s * 1e3, "ms"),
         Column("Last used", "last_used_at", "age"),
         Column("Why", "reason"),
     ]

@@ -1,4 +1,4 @@
-"""Sums for each target, and the toolchains that compiled the kernels, as tables and as figures."""
+"""Sums for each target, the toolchains that compiled the kernels, and the proofs of families on GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from operator import itemgetter
 from urllib.parse import urlencode
 
 from app.presenters.columns import Column
+from app.presenters.overview import FINE, LOOK, Check
 from app.presenters.shared import kernel_address, when
 from cache_engine.insight.toolchains import CODE, COMPILE, PRESENT, REGISTERS, SPILLS, STALE, TIME, UNKNOWN, Made
+from cache_engine.kernels.select import TO_PROVE
+from cache_engine.model.proof import PROVED, REFUSED
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.proofs import states
 from cache_engine.units import counted, human_bytes
 
 TARGETS = (
@@ -108,12 +113,7 @@ def worse_columns(titles: Mapping[str, str]) -> list[Column]:
         titles: the titles of the kernels by key; their names would not say the target.
     """
     return [
-        Column(
-            "Kernel",
-            lambda one: kernel_address(one.to_key) if one.to_key else None,
-            "link",
-            lambda one: titles.get(one.to_key, one.name),
-        ),
+        Column("Kernel", lambda one: kernel_address(one.to_key), "link", lambda one: titles.get(one.to_key, one.name)),
         Column("Compare", lambda one: one.from_key and f"compare?a={one.from_key}&b={one.to_key}", "link", "compare"),
         Column("Figure", lambda one: FIGURES[one.metric]),
         Column("Before", "before"),
@@ -134,3 +134,24 @@ def stale_words(found: Sequence[Made], zone: tzinfo) -> str:
     if not entries:
         return f"No stale kernels.{since if present else ''}"
     return f"{counted(entries, 'stale kernel')} ({human_bytes(stored_bytes)}), which no lookup can hit.{since}"
+
+
+_REFUSED = "A GPU refused this family, so a plain one serves there until the toolchain changes."
+
+
+def proof_checks(layout: StoreLayout) -> list[Check]:
+    """A check of each family that was proved or refused on a GPU; the newest refusal is its cause."""
+    checks = []
+    for family in sorted(TO_PROVE):
+        found = states(layout, family)
+        refused = [one for one in found if one.state == REFUSED]
+        if refused:
+            checks.append(Check(f"Family {family}", LOOK, _REFUSED, f"{refused[0].words}\n{refused[0].command}"))
+        elif proved := [one for one in found if one.state == PROVED]:
+            checks.append(Check(f"Family {family}", FINE, "A GPU proved this family.", proved[0].words))
+    return checks
+
+
+def proof_lines(layout: StoreLayout) -> list[str]:
+    """A line for each state of a family on a GPU, newest first."""
+    return [f"{family}, {one.toolchain}: {one.words}" for family in sorted(TO_PROVE) for one in states(layout, family)]

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 
 from app.presenters.columns import Column
+from app.presenters.framework_kernels import Address
 from app.presenters.shared import Row, Tile, total
+from cache_engine.frameworks.comparison import Miss
 from cache_engine.frameworks.deletion import CleaningRules
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
 from cache_engine.frameworks.registry import is_stale
@@ -166,16 +169,15 @@ def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> 
     ]  # fmt: skip
 
 
-def finding_columns(open_at: Callable[[Place, str], str]) -> list[Column]:
-    """The columns of the doctor's findings; ``open_at`` gives the address of an entry's page."""
-    return [
-        Column("Finding", "ailment.value"),
-        Column("Open", lambda each: open_at(each.place, each.id) if each.id else None, "link"),
-        # The id is a folder, and Where has it.
-        Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/")),
-        Column("What to do", "cure"),
-        Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id)))),
-    ]
+FINDINGS = (
+    Column("Finding", "ailment.value"),
+    Column("Open", lambda each: Address(each.place, each.id).link if each.id else None, "link"),
+    # The id is a folder, and Where has it.
+    Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/")),
+    Column("What to do", "cure"),
+    Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id)))),
+)
+"""The columns of the doctor's findings in all caches."""
 
 
 def _by_place(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
@@ -245,24 +247,35 @@ CAUSES = (
 """The columns of the inputs that differ between two directories, and of the number of entries with each."""
 
 
-def changed_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
-    """The columns of entries that two directories have under one key, and of their parts with different bytes.
+def compare_address(first: Address, second: Address) -> str:
+    """The address of the comparison of two entries, from any page."""
+    return f"compare?{urlencode(first.compared_with(second))}"
 
-    ``compare_at`` returns the address of the comparison of two entries.
-    """
+
+def changed_columns(here: Place, there: Place) -> list[Column]:
+    """The columns of entries that two directories have under one key, and of their parts with different bytes."""
+
+    def compared(one: tuple[Entry, object]) -> str:
+        return compare_address(Address(here, one[0].id), Address(there, one[0].id))
+
     return [
         Column("Id", lambda one: _short(one[0].id)),
-        Column("Compare", lambda one: compare_at(one[0], one[0]), "link", words="compare"),
+        Column("Compare", compared, "link", words="compare"),
         Column("Name", lambda one: one[0].name or ""),
         Column("Parts", lambda one: ", ".join(one[1])),
     ]
 
 
-def miss_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
-    """The columns of entries that one directory lacks, each with the nearest entry that it has."""
+def miss_columns(here: Place, there: Place) -> list[Column]:
+    """The columns of entries of one directory that the other lacks, each with the nearest entry that it has."""
+
+    def compared(one: Miss) -> str | None:
+        near = one.nearest
+        return compare_address(Address(here, one.entry.id), Address(there, near.id)) if near else None
+
     return [
         Column("Id", lambda one: _short(one.entry.id)),
-        Column("Compare", lambda one: one.nearest and compare_at(one.entry, one.nearest), "link", words="compare"),
+        Column("Compare", compared, "link", words="compare"),
         Column("Name", lambda one: one.entry.name or ""),
         Column("Nearest of the other", lambda one: _short(one.nearest.id) if one.nearest else ""),
         Column("Differs in", lambda one: one.unknown or ", ".join(each.name for each in one.differences)),

@@ -40,10 +40,6 @@ OTHER_RULES = {
     "all": "All that match",
 }
 """The rules for other frameworks' caches."""
-OLD_RULES = {
-    "Unused for days": "expired", "Made by versions": "versions", "Down to a size": "bytes", "All that match": "all",
-}  # fmt: skip
-"""For each name of a rule in an address of an earlier version: its present name."""
 SIZE, KEEP, SHARE, DAYS = "1GiB", 1000, 50, 30.0
 PREFIX = "c_"
 """Put before the names in the filter of other frameworks' cleaning, which a search elsewhere must not limit."""

@@ -114,11 +114,11 @@ def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
     return {"text": form(value) if form else f"{value:{digits}}", "value": value}
 
 
-def csv_text(rows: Sequence[Row]) -> str:
-    """Rows as CSV, numbers without a change of unit, with an apostrophe before texts that a spreadsheet would run."""
+def csv_of(values: Sequence[Any], columns: Sequence[Column], zone: tzinfo) -> str:
+    """Values as CSV, numbers without a change of unit, with an apostrophe before texts that a spreadsheet would run."""
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(rows[0] if rows else ())
-    for row in rows:
+    writer.writerow([column.name for column in columns] if values else ())
+    for row in rows_of(values, columns, zone):
         writer.writerow([defused(value) if isinstance(value, str) else value for value in row.values()])
     return file.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.addresses import BY_TARGET, KIND, OF_A_MODEL, OTHERS, SQL, STORAGE, STORED
+from app.addresses import BY_TARGET, KIND, MORE, OF_A_MODEL, OTHERS, SAVED, SQL, STORAGE, STORED
 from app.presenters.cleaning import other_cleaning, own_cleaning, several
 from app.presenters.forms import (
     AS_INPUTS,
@@ -112,12 +112,10 @@ def _compile(values: Values, arch: str) -> tuple[str, ...]:
 
 def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
     kind = values.get("e_kind")
-    if kind == "More":
-        kind = values.get("e_more") or "Validation"
-    if kind == "Validation":
-        return ("calibrate", "measured.csv", "--check=all")
-    if kind == "Saved results":
-        return ("evaluations",)
+    if kind == MORE:
+        check = "kept-out" if values.get("e_kept_out") in (True, "true") else "all"
+        saved = values.get("e_more") == SAVED
+        return ("evaluations",) if saved else ("calibrate", "measured.csv", f"--check={check}")
     chip = ("--chip", str(values.get("e_chip") or "H100"))
     if kind == "Whole model":
         model, dtype = (one.arguments(values.get(one.key, one.default)) for one in pass_form())

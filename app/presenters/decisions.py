@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import tzinfo
 from urllib.parse import urlencode
 
 from app.addresses import tab_address
-from app.presenters.columns import Column, rows_of
+from app.presenters.columns import Column
 from app.presenters.overview import EVENTS
 from app.presenters.shared import Row, kernel_address
 from cache_engine.model import decision
@@ -57,11 +56,6 @@ def logged_columns(names: Mapping[str, str]) -> list[Column]:
         lambda one: names.get(one.key) or one.name or one.key[:12],
     )
     return [when, Column("What", kind.of), kernel, *others]
-
-
-def logged_file(decisions: Sequence[decision.Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
-    """The decisions as rows for a file: the columns of ``logged_columns``, and the whole keys."""
-    return rows_of(decisions, [Column("Key", "key"), *logged_columns(names)], zone)
 
 
 def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from app.presenters.evaluations import comparison_table, evaluation_tiles, heat_table, roofline_table
-from app.presenters.models import pass_table, pass_tiles
+from app.presenters.evaluations import (
+    comparison_table,
+    evaluation_tiles,
+    heat_table,
+    pass_table,
+    pass_tiles,
+    roofline_table,
+)
 from app.presenters.shared import Row, Tile
 from cache_engine.insight.passes import ModelPass, Priced
-from cache_engine.insight.report.drawing import Point, Roof, roofs
+from cache_engine.insight.report.drawing import roofline
 from cache_engine.insight.report.page import Facts, Figure, Report, Section, Table
 
 Shares = Sequence[Sequence[float | None]]
@@ -52,21 +58,7 @@ def _facts(tiles: Iterable[Tile]) -> Facts:
 
 
 def _roofline(points: Sequence[Priced]) -> Figure:
-    shown = [
-        Roof(
-            chip.name,
-            chip.dram_bandwidth / 1e12,
-            chip.peak_flops / 1e12,
-            [
-                Point(f"{one.operation.name}, {chip.name}", one.intensity, one.rate / 1e12)
-                for one in points
-                if one.chip == chip
-            ],
-        )
-        for chip in dict.fromkeys(point.chip for point in points)
-    ]
-    drawn = roofs(shown, "FLOP/byte", "TFLOP/s, predicted")
-    return Figure("Predicted rate under the roofline", drawn, _table(roofline_table(points)))
+    return roofline(points, _table(roofline_table(points)))
 
 
 def _table(rows: Sequence[Row]) -> Table:

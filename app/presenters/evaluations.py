@@ -1,4 +1,8 @@
-"""Evaluations as numbers, tables, figures and files. No Streamlit here, so tests need none."""
+"""Evaluations as numbers, tables, figures and files. No Streamlit here, so tests need none.
+
+Plotly draws figures in which a reader zooms in and saves the picture: points on logarithmic axes. It interprets some
+HTML, so text from stores and users is escaped here.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,11 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column, rows_of
-from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
-from app.presenters.shared import COLOURS, Row, Tile
-from cache_engine.errors import InvalidHardware, SearchStopped
+from app.presenters.shared import COLOURS, Row, Tile, total
+from cache_engine.errors import InvalidHardware, SearchStopped, UsageError
+from cache_engine.evaluator.catalogue import ModelShape
+from cache_engine.evaluator.catalogue.layers import Parallel, layers_named, layers_of
+from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES, published
 from cache_engine.evaluator.chips import GPUS, Gpu, chip_of
 from cache_engine.evaluator.gpu import DTYPES, Prediction, predict
 from cache_engine.evaluator.grouped import Work
@@ -25,8 +31,47 @@ from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, most_tiles
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
-from cache_engine.insight.passes import Operation, Priced
+from cache_engine.insight.passes import ModelPass, Operation, Priced
 from cache_engine.units import human_bytes, human_us, ms_unit
+
+Point = tuple[float, float]
+_MARGIN = {"l": 8, "r": 8, "t": 40, "b": 8}
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
+
+
+def cloud(title: str, across: str, up: str, height: int = 420) -> go.Figure:
+    """An empty figure; ``across`` and ``up`` are the titles of its axes, ``height`` is in pixels."""
+    figure = go.Figure()
+    figure.update_layout(title=title, height=height, margin=_MARGIN, legend={"orientation": "h", "y": -0.2})
+    figure.update_xaxes(type="log", title=across)
+    figure.update_yaxes(type="log", title=up)
+    return figure
+
+
+def add_line(figure: go.Figure, name: str, points: Sequence[Point], colour: str, *, dashed: bool = False) -> None:
+    """Adds a line through points."""
+    line = {"color": colour, "width": 2, "dash": "dash" if dashed else "solid"}
+    x, y = zip(*points, strict=True)
+    figure.add_scatter(x=x, y=y, name=html.escape(name), mode="lines", line=line, hoverinfo="skip")
+
+
+def add_points(
+    figure: go.Figure,
+    name: str,
+    points: Sequence[Point],
+    words: Sequence[str],
+    colour: str,
+    symbol: str,
+    size: int = 10,
+) -> None:
+    """Adds the points of one series; a point shows its words when the reader points at it."""
+    x, y = zip(*points, strict=True)
+    said = [html.escape(one).replace("\n", "<br>") for one in words]
+    marker = {"color": colour, "symbol": symbol, "size": size}
+    figure.add_scatter(
+        x=x, y=y, name=html.escape(name), mode="markers", marker=marker, hovertext=said, hoverinfo="text"
+    )
+
 
 Chip = Hardware | Gpu
 CHIPS: dict[str, Chip] = {**GPUS, **PRESETS}
@@ -240,3 +285,67 @@ def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str)
     figure.update_xaxes(type="category", title="m")
     figure.update_yaxes(type="category", title="n")
     return figure
+
+
+def shapes_on_one_chip(model: str, config: bytes | None, name: str, parallel: Parallel) -> list[ModelShape]:
+    """The shapes of a model of the catalogue, or of an uploaded config.json.
+
+    Raises:
+        UsageError: naming the field that is wrong, or that a parallel size does not divide.
+    """
+    if config is None:
+        return layers_named(model, parallel)
+    if len(config) > LARGEST_CONFIG_BYTES:
+        raise UsageError(f"{name} is larger than {LARGEST_CONFIG_BYTES:,} bytes; a model's config.json is small")
+    try:
+        described = msgspec.json.decode(config)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON: {error}") from error
+    return layers_of(published(described, name, name), parallel)
+
+
+def pass_table(passes: Sequence[ModelPass]) -> list[Row]:
+    """A row for each operation with its costs on every chip, and their totals."""
+    table = [
+        {
+            "Operation": first.operation.name,
+            "m × n × k": first.operation.shape_text,
+            "Batch": first.operation.work.batch,
+            "Calls per pass": first.operation.calls,
+            "GFLOP": first.flops / 1e9,
+            **{f"{one.chip.name}, µs": one.rows[index].cost.latency_us for one in passes},
+            **{f"{one.chip.name}, ms per pass": one.rows[index].pass_us / 1e3 for one in passes},
+            **{f"{one.chip.name}, share": one.rows[index].pass_us / one.pass_us for one in passes},
+            **{f"{one.chip.name}, bound by": one.rows[index].bound_by for one in passes},
+            **{f"{one.chip.name}, % of peak": one.rows[index].utilization for one in passes},
+            **{f"{one.chip.name}, MB": one.rows[index].moved_bytes / 1e6 for one in passes},
+        }
+        for index, first in enumerate(passes[0].rows)
+    ]
+    added = [name for name in table[0] if name == "GFLOP" or name.endswith((", MB", ", share", "per pass"))]
+    sums = {name: total(table, name) for name in added if name != "Calls per pass"}
+    peak = {f"{one.chip.name}, % of peak": one.utilization for one in passes}
+    return [*table, {**dict.fromkeys(table[0]), "Operation": "Total", **sums, **peak}]
+
+
+def pass_tiles(one: ModelPass) -> list[Tile]:
+    """The time of a pass on a chip, and of one layer of each kind, as tiles."""
+    return [
+        Tile(
+            "Pass",
+            human_us(one.pass_us),
+            f"All products with weights, predicted for {one.chip.name}. The error is that of one product.",
+            change=error_words(one.rows[0]) if isinstance(one.chip, Gpu) else "",
+        ),
+        Tile("% of peak", f"{one.utilization:.1%}", "Achieved ÷ peak FLOP/s, over the pass."),
+        *(
+            Tile(f"One {kind}", human_us(latency), "All its products, once each.")
+            for kind, latency in one.layers().items()
+        ),
+    ]
+
+
+def slower_operations(passes: Sequence[ModelPass]) -> str:
+    """The reason why a GPU is predicted slower, in some operation, than one that has no higher rates; else empty."""
+    said = (slower_words(rows) for rows in zip(*(one.rows for one in passes), strict=True))
+    return next(filter(None, said), "")

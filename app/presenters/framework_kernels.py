@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
+from urllib.parse import urlencode
 
 from app.presenters.columns import Column
+from app.presenters.kernel_list import COLUMNS
 from app.presenters.shared import Row, when
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.frameworks.base import CacheReader
@@ -124,6 +126,16 @@ class Address:
         """The parameters in the address of the entry's page."""
         return {"cache": self.cache, "entry": self.id}
 
+    @property
+    def link(self) -> str:
+        """The address of the entry's page, from any page."""
+        return f"kernel?{urlencode(self.parameters)}"
+
+    def compared_with(self, *others: Address) -> dict[str, str]:
+        """The parameters in the address of the comparison of this entry with another; alone, that page asks for one."""
+        sides = zip("ab", (self, *others), strict=False)
+        return {f"{name}_{side}": value for side, one in sides for name, value in one.parameters.items()}
+
     def __str__(self) -> str:
         return f"{self.cache}\n{self.id}"
 
@@ -165,20 +177,18 @@ _FACTS = ("arch", "version", "compiler", "registers", *_BYTES)
 _UNKNOWN = "–"
 
 
+_OF_ALL = ("Target", "Config", "Registers", "Size on disk", "Compile time", "Hits", "Last used")
+"""The names of the columns that lists of our kernels have too."""
+
+
 def adapted_columns(address: Callable[[str], str]) -> list[Column]:
     """The columns of adapted kernels in the store; ``address`` returns the address that a kernel's link opens."""
     return [
         Column("Framework", "framework"),
         Column("Name", lambda row: address(row["key"]), "link", lambda row: row["name"] or "unnamed"),
-        Column("Target", "arch"),
         Column("Version", "version"),
-        Column("Config", "config"),
-        Column("Registers", "registers", "count"),
         Column("Code", "code_bytes", "bytes"),
-        Column("On disk", "stored_bytes", "bytes"),
-        Column("Compile time", "compile_ms", "ms"),
-        Column("Hits", "hits", "count"),
-        Column("Last used", "last_used_at", "age"),
+        *(column for column in COLUMNS if column.name in _OF_ALL),
     ]
 
 

@@ -236,27 +236,18 @@ def overview_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: i
 
 
 def _stored_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: int) -> list[Tile]:
-    new = [one for one in period.made if period.has(one["start"])]
-    entries, stored_bytes = total(new, "entries"), total(new, "stored_bytes")
+    of_kernels = "Kernels in the store, by when they were made, and the limit that cleanup enforces."
+    of_bytes = "Cubins, PTX, sources, logs and records, compressed, by when they were made."
+    made = [one for one in period.made if period.has(one["start"])]
+
+    def tile(label: str, column: str, about: str, most: int, said: Callable[[float], str]) -> Tile:
+        new, course = total(made, column), _course(label, _growth(period, column), said)
+        change = f"+{said(new)} in {period.words}" if new else ""
+        return Tile(label, said(row[column]), about, share(row[column], most), f"of {said(most)}", course, change)
+
     return [
-        Tile(
-            "Kernels",
-            f"{row['entries']:,}",
-            "Kernels in the store, by when they were made, and the limit that cleanup enforces.",
-            share(row["entries"], max_entries),
-            f"of {max_entries:,}",
-            _course("Kernels", _growth(period, "entries"), "{:,}".format),
-            f"+{entries:,} in {period.words}" if entries else "",
-        ),
-        Tile(
-            "On disk",
-            human_bytes(row["stored_bytes"]),
-            "Cubins, PTX, sources, logs and records, compressed, by when they were made.",
-            share(row["stored_bytes"], max_bytes),
-            f"of {human_bytes(max_bytes)}",
-            _course("On disk", _growth(period, "stored_bytes"), human_bytes),
-            f"+{human_bytes(stored_bytes)} in {period.words}" if stored_bytes else "",
-        ),
+        tile("Kernels", "entries", of_kernels, max_entries, "{:,}".format),
+        tile("On disk", "stored_bytes", of_bytes, max_bytes, human_bytes),
     ]
 
 
@@ -276,24 +267,24 @@ def _rate_tile(period: ShownPeriod) -> Tile:
 
 
 def _time_tiles(period: ShownPeriod) -> list[Tile]:
+    of_saved = (
+        "Sum of the original compile times of all hits on disk, in packs and in a remote in this time range. "
+        "In-process hits are excluded: the process would have reused those kernels anyway."
+    )
+    of_spent = f"{counted(total(period.rows, 'compiles'), 'compile')} in this time range."
     return [
         Tile(
-            "Compile time saved",
-            human_ms(total(period.rows, "saved_us") / 1e3),
-            "Sum of the original compile times of all hits on disk, in packs and in a remote in this time range. "
-            "In-process hits are excluded: the process would have reused those kernels anyway.",
-            course=_course("Compile time saved", _times(period, "saved_us"), human_ms),
-            change=_changed(period, "saved_us"),
-            change_is_good=True,
-        ),
-        Tile(
-            "Compile time spent",
-            human_ms(total(period.rows, "compile_us") / 1e3),
-            f"{counted(total(period.rows, 'compiles'), 'compile')} in this time range.",
-            course=_course("Compile time spent", _times(period, "compile_us"), human_ms),
-            change=_changed(period, "compile_us"),
-            change_is_good=False,
-        ),
+            label,
+            human_ms(total(period.rows, column) / 1e3),
+            about,
+            course=_course(label, _times(period, column), human_ms),
+            change=_changed(period, column),
+            change_is_good=column == "saved_us",
+        )
+        for label, column, about in (
+            ("Compile time saved", "saved_us", of_saved),
+            ("Compile time spent", "compile_us", of_spent),
+        )
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, RUNS
+from app.addresses import BY_TARGET, MORE, OF_A_MODEL, OTHERS, RUNS, SAVED, VALIDATION
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.settings import SETTINGS
@@ -34,6 +34,10 @@ class Place:
     words: str = ""
 
 
+def _more(part: str) -> dict[str, str]:
+    return {"e_kind": MORE, "e_more": part}
+
+
 _FRAMEWORKS = "triton inductor vllm tilelang cupy"
 _OF_LOG = "audit history acts decisions miss promotion demotion eviction repaired imported"
 PAGES = tuple(
@@ -52,8 +56,8 @@ PAGES = tuple(
         ("Jobs", "What runs, and what ran", "compile", {}, "running progress cancel queue"),
         ("Farm", "Workers, runs and failures of a compile farm", "compile", {}, "team queue redis celery cluster"),
         ("Predict", "Predicted times", "predict", {}, "roofline chip latency evaluations"),
-        ("Validation", "Predictions against measurements", "predict", {"e_kind": "Validation"}, "csv error"),
-        ("Saved results", "Of the evaluator", "predict", {"e_kind": "Saved results"}, "stored"),
+        ("Validation", "Predictions against measurements", "predict", _more(VALIDATION), "csv error"),
+        ("Saved results", "Of the evaluator", "predict", _more(SAVED), "stored"),
         ("Docs", "The documents of the project", "docs", {}, "help manual documentation guide"),
         ("Clean", "Delete kernels, after a preview", "storage", {"tab": "This store"}, "cleanup evict disk space rule"),
         ("Clean other caches", "Delete entries of other frameworks", "storage", {"tab": OTHERS}, "evict caches"),

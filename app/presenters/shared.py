@@ -67,8 +67,8 @@ def rows_shown(offset: int, shown: int, total: int) -> str:
 
 
 def kernel_address(key: str) -> str:
-    """The address of a kernel's page, from any page."""
-    return f"kernel?key={key}"
+    """The address of a kernel's page, from any page; empty without a key."""
+    return f"kernel?key={key}" if key else ""
 
 
 MOST_COMPARED = 8

@@ -8,17 +8,14 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column
-from app.presenters.evaluations import error_words, roofline_figure
-from app.presenters.plots import add_points
+from app.presenters.evaluations import add_points, error_words, roofline_figure
 from app.presenters.shared import Row, kernel_address
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import GPUS, gpus_of
 from cache_engine.evaluator.gpu import MODEL_VERSION
-from cache_engine.evaluator.grouped import predict_work, work_of
 from cache_engine.insight.comparison import Pair, Value
-from cache_engine.insight.passes import Operation, Priced
+from cache_engine.insight.passes import Priced, predicted
 from cache_engine.model.artifact import Record
-from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import human_us
 
 MODEL = f"GPU model {MODEL_VERSION}"
@@ -37,18 +34,6 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Priced], str
         return predicted(problem if m is None else replace(problem, m=m)), ""
     except InvalidProblem as error:
         return [], str(error)
-
-
-def predicted(problem: GemmProblem) -> list[Priced]:
-    """The model's predictions on each GPU of the problem's target.
-
-    Raises:
-        InvalidProblem: where the model does not apply.
-    """
-    work = work_of(problem)
-    return [
-        Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus_of(problem.arch or "")
-    ]
 
 
 PREDICTIONS = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
-from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
+from app.presenters.evaluations import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.evaluator import validation
 from cache_engine.units import human_us

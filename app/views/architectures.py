@@ -7,7 +7,7 @@ import streamlit as st
 from app import context, widgets
 from app.components import tables
 from app.presenters import architectures
-from app.presenters.proofs import proof_lines
+from app.presenters.architectures import proof_lines
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries

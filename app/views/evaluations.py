@@ -9,14 +9,14 @@ from typing import Any
 import streamlit as st
 
 from app import context, guard, widgets
+from app.addresses import MORE, SAVED
 from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import forms
 from app.presenters.columns import Kind
-from app.presenters.evaluations import Chip
-from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip, slower_operations
-from app.search_limit import SearchLimit
+from app.presenters.evaluations import Chip, pass_table, pass_tiles, shapes_on_one_chip, slower_operations
 from app.views import problem_form
+from app.widgets import SearchLimit
 from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.evaluator.catalogue.layers import Parallel
 from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES
@@ -67,7 +67,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
     st.caption(f"Products with weights only: no attention scores, no communication. {slower_operations(passes)}")
     with st.container(horizontal=True):
         file = json.dumps(table, indent=1, ensure_ascii=False)
-        st.download_button("Download as JSON", file, f"{chosen}-{tokens}.json", "application/json")
+        widgets.download("Download as JSON", file, f"{chosen}-{tokens}.json", "application/json")
     return passes
 
 
@@ -92,15 +92,12 @@ def _further() -> tuple[Any, Parallel, float]:
     return uploaded, Parallel(*map(int, parallel)), float(skew)
 
 
-SAVED = "Saved results"
-
-
 def storing(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -> None:
     """Says that a result is stored, with a link to saved results; else draws a button that stores the result."""
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Stored: no program that uses this store searches for it again.")
-            widgets.page_link("predict", "See saved results", "database", e_kind=SAVED)
+            widgets.page_link("predict", "See saved results", "database", e_kind=MORE, e_more=SAVED)
         return
     why_not = _why_not()
     asked = st.button(

@@ -73,10 +73,7 @@ def _draw_answer(query: str, answer: Answer) -> None:
         count = counted(len(answer.rows), "row")
         st.caption(f"The first {count}; the command below prints more." if answer.is_cut else count, width="content")
         for kind, mime, make in (("CSV", "text/csv", as_csv), ("JSON", "application/json", to_json)):
-            st.download_button(
-                kind, partial(make, answer), f"answer.{kind.lower()}", mime,
-                icon=":material/download:", on_click="ignore", type="tertiary",
-            )  # fmt: skip
+            widgets.download(kind, partial(make, answer), f"answer.{kind.lower()}", mime, type="tertiary")
     if answer.columns and answer.rows:
         _draw_table(answer, "sql-answer")
     with st.expander("Command"):

@@ -20,6 +20,7 @@ from cache_engine.evaluator.grouped import (
     grouped,
     predict_work,
     routed,
+    work_of,
     zipf,
 )
 from cache_engine.evaluator.hardware import Hardware
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cache_engine.evaluator.cost import Evaluation, SearchMode
     from cache_engine.evaluator.gpu import Prediction
     from cache_engine.evaluator.results import Evaluations
+    from cache_engine.model.gemm import GemmProblem
 
     Cost = Evaluation | Prediction
 
@@ -322,3 +324,17 @@ def asking(
         return evaluate_work(work, chip, mode, may_go_on)
 
     return ask
+
+
+def predicted(problem: GemmProblem) -> list[Priced]:
+    """The GPU model's predictions for a kernel's problem, on each GPU of its target.
+
+    Raises:
+        InvalidProblem: where the model does not apply.
+    """
+    from cache_engine.evaluator.chips import gpus_of
+
+    work = work_of(problem)
+    return [
+        Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus_of(problem.arch or "")
+    ]

@@ -66,7 +66,7 @@ def test_a_link_with_a_chip_of_ones_own_and_the_files(page: Page, address: str, 
 
     page.get_by_text("More", exact=True).first.click()
     page.get_by_text("Saved results", exact=True).click()
-    page.get_by_text("of 2, newest first.").wait_for()
+    page.get_by_text("2 results, newest first.").wait_for()
     with page.expect_download() as exported:
         page.get_by_role("button", name="Export").click()
     document = json.loads(exported.value.path().read_bytes())

@@ -154,7 +154,7 @@ def test_a_file_with_a_nul_in_its_name_breaks_no_tab_and_what_a_tab_may_upload_i
         route.continue_(post_data=body.replace(b"mine.csv", b"mi\0e.csv"))
 
     page.route("**/_stcore/upload_file/**", with_nul)
-    page.goto(f"{address}/evaluations?e_kind=Measured+latencies")
+    page.goto(f"{address}/evaluations?e_kind=Validation")
     field = page.locator("input[type=file]").last
     field.set_input_files({"name": "mine.csv", "mimeType": "text/csv", "buffer": text})
     expect(page.get_by_text("mi?e.csv lacks the column N")).to_be_visible(timeout=WAIT_MS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.admin import packs
+from app.admin import move as packs
 from cache_engine.model.events import IMPORT
 from cache_engine.upkeep.packs import export_pack
 from tests.helpers import make_entry, make_store

@@ -22,7 +22,7 @@ from app.presenters.jobs import (
     verdict,
     why_lines,
 )
-from app.presenters.speed import PREDICTIONS, predicted
+from app.presenters.speed import PREDICTIONS
 from cache_engine.batch.jobs import DONE, Job
 from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
 from cache_engine.errors import InvalidProblem
@@ -30,6 +30,7 @@ from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
+from cache_engine.insight.passes import predicted
 from cache_engine.model.documents import to_json
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from tests.helpers import INVENTED_GPU

@@ -13,8 +13,8 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.admin import logs as tab
-from app.presenters.columns import csv_text
-from app.presenters.decisions import counts_text, logged_file, logged_names, matching
+from app.presenters.columns import Column, csv_of
+from app.presenters.decisions import counts_text, logged_columns, logged_names, matching
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.decision import CHOICE, DEMOTION, EVICTION, MISS, PROMOTION, REFUSAL, Decision
 from cache_engine.store.journal import append_decisions
@@ -92,7 +92,7 @@ def test_a_word_is_of_the_name_the_shape_the_key_or_the_reason(text: str, kinds:
 
 
 def test_the_file_has_whole_keys_all_rows_and_no_formula() -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_text(logged_file(LOG, NAMED, UTC)))))
+    rows = list(csv.DictReader(io.StringIO(csv_of(LOG, [Column("Key", "key"), *logged_columns(NAMED)], UTC))))
     assert [row["Key"] for row in rows] == [one.key for one in LOG]
     assert rows[5]["Details"] == "'=1+1"
     assert rows[0]["When"].startswith("2023-11-14 22:13:20")

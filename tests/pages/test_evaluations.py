@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.presenters import evaluations as figures
 from app.presenters import evaluations as presenters
-from app.presenters.models import pass_table
+from app.presenters.evaluations import pass_table
 from cache_engine.assets import model_configs
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.catalogue import model_shapes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from app.presenters.kernel_summary import demand_words, life_words, speed_words
+from app.presenters.kernel import demand_words, life_words, speed_words
 from app.presenters.speed import predictions
 from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.demand import Ledger

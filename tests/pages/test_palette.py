@@ -106,7 +106,9 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         },
         "evaluate Qwen3-8B --chip H100 --m=16 --mode=decode --experts=1 --parallel=tp=2,dp=4",
     ),
-    ("Predict", {"e_kind": "Saved results"}, "evaluations"),
+    ("Predict", {"e_kind": "More", "e_more": "Saved results"}, "evaluations"),
+    ("Predict", {"e_kind": "More", "e_kept_out": True}, "calibrate measured.csv --check=kept-out"),
+    ("Predict", {"e_kind": "More"}, "calibrate measured.csv --check=all"),
     ("Storage", {"rule": "stale"}, "clean --state=stale"),
     *(
         ("Storage", {"tab": tab}, command)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.columns import Column, cells, csv_text, rows_of
+from app.components import tables
+from app.presenters.columns import Column, cells, csv_of, rows_of
 from app.server.imports import imported_by
 from cache_engine.assets import assets_root
-from tests.pages.opening import Open, openings, sound
+from tests.pages.opening import Open, frames, openings, sound
 
 AT = datetime(2026, 11, 23, 6, 30, 5, tzinfo=UTC)
 ROW = {
@@ -67,7 +68,9 @@ def test_numbers_and_moments_are_on_the_right() -> None:
 
 def test_the_file_has_the_values_and_no_formula() -> None:
     texts = ["=1+1", "+1", "-1", "@x", "\tx", "plain", 'a "quoted", one\nof two lines']
-    head, *lines = csv.reader(io.StringIO(csv_text([{"Name": text, "Size": -2048} for text in texts]), newline=""))
+    columns = [Column("Name", "name"), Column("Size", "size", "bytes")]
+    file = csv_of([{"name": text, "size": -2048} for text in texts], columns, UTC)
+    head, *lines = csv.reader(io.StringIO(file, newline=""))
     assert head == ["Name", "Size"]
     assert [line[0] for line in lines] == [f"'{text}" if text[0] in "=+-@\t" else text for text in texts]
     assert {line[1] for line in lines} == {"-2048"}, "a number is no formula, and stays in bytes"
@@ -93,3 +96,13 @@ def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
         "cache_engine.cache.queue",
     } <= overview
     assert not {"streamlit", "os", "__future__"} & overview
+
+
+def test_a_long_table_has_pages(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MOST_ROWS", 2)
+    app = sound(open_page(compiled_store, "storage", part="Settings"))
+    first = list(frames(app)[-1]["Setting"])
+    app.session_state["page of settings-table"] = 2
+    second = list(frames(sound(app.run()))[-1]["Setting"])
+    assert (len(first), len(second)) == (2, 2)
+    assert not set(first) & set(second)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from app.presenters.architectures import proof_checks, proof_lines
 from app.presenters.overview import FINE, LOOK
-from app.presenters.proofs import proof_checks, proof_lines
 from cache_engine.model.key import CacheKey
 from cache_engine.model.proof import HINT, PROVED, REFUSED, Proof
 from cache_engine.store.disk import DiskStore

@@ -104,7 +104,7 @@ def test_on_the_page_a_comparison_that_takes_too_long_is_stopped(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_PAGE_LIMIT_S", "0")
-    app = open_page(tmp_path / "store", "evaluations", e_kind="Measured latencies")
+    app = open_page(tmp_path / "store", "evaluations", e_kind="Validation")
     app.file_uploader[0].set_value(("mine.csv", measurements().encode(), "text/csv")).run()
     assert [error.value for error in app.error] == ["This takes too long."]
     assert "measurements was stopped after 0. A page searches for at most 0 s" in app.text[0].value

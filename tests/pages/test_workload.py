@@ -419,7 +419,7 @@ def test_a_read_only_dashboard_starts_no_job_of_a_cell(
 
 
 def test_an_old_link_to_the_matrix_leads_here(open_page: Open, compiled_store: Path) -> None:
-    app = sound(open_page(compiled_store, "architectures", model="Qwen3-0.6B", archs="sm_90"))
+    app = sound(open_page(compiled_store, "coverage", model="Qwen3-0.6B", archs="sm_90"))
     assert app.title[0].value == "Workload"
     assert app.selectbox(key="model").value == "Qwen3-0.6B"
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from cache_engine.cache.cache import open_cache
 from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs
+from cache_engine.insight.report.kernels import kernel_report
 from cache_engine.insight.report.page import (
     MOST_CHARACTERS,
     MOST_ROWS,
@@ -24,6 +28,7 @@ from cache_engine.insight.report.page import (
     moment,
     written,
 )
+from tests.pages.opening import a_record
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=http://example.com/x onerror=alert(1)>\x1b[31m\u202e\x00\ud800"
 VOID = {"meta"}
@@ -139,3 +144,12 @@ def test_stacked_columns_stand_on_each_other() -> None:
     )
     assert lower[1] == pytest.approx(3 * upper[1], rel=0.01)
     assert upper[0] + upper[1] == pytest.approx(lower[0], abs=0.2)
+
+
+def test_a_report_predicts_for_the_gpus_of_the_kernels_own_target(tmp_path: Path) -> None:
+    """As the page does: an L40S runs code of sm_86 too, and is no GPU of that target."""
+    record = msgspec.structs.replace(a_record(), arch="sm_86")
+    with open_cache(tmp_path / "store") as cache:
+        page = written(kernel_report(cache, record), 0.0)
+    assert all(f">{name}<" in page for name in ("A40", "A6000", "A10"))
+    assert "L40S" not in page

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from cache_engine.insight.report.page import COLOURS, safe
+from cache_engine.insight.passes import Priced
+from cache_engine.insight.report.page import COLOURS, Figure, Table, safe
 from cache_engine.insight.tiling import Level, Roles, Walk, levels, plain, roles, scale_blocks, walk
 from cache_engine.model.artifact import Record
 from cache_engine.units import counted
@@ -144,6 +145,24 @@ def alone(svg: str, scheme: str) -> str:
         f"{COLOURS} :root {{ color-scheme: {scheme} }} text {{ fill: var(--ink); font: 12px system-ui, sans-serif }}"
     )
     return svg.replace(">", f"><style>{style}</style>", 1)
+
+
+def roofline(points: Sequence[Priced], table: Table) -> Figure:
+    """Predicted rates of problems on chips, under the rooflines of the chips."""
+    shown = [
+        Roof(
+            chip.name,
+            chip.dram_bandwidth / 1e12,
+            peak / 1e12,
+            [
+                Point(f"{one.operation.name}, {chip.name}", one.intensity, one.rate / 1e12)
+                for one in points
+                if (one.chip, one.peak) == (chip, peak)
+            ],
+        )
+        for chip, peak in dict.fromkeys((point.chip, point.peak) for point in points)
+    ]
+    return Figure("Predicted rate under the roofline", roofs(shown, "FLOP/byte", "TFLOP/s, predicted"), table)
 
 
 def tiles(record: Record) -> str:

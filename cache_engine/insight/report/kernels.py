@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
-from cache_engine.evaluator.chips import Gpu, gpus_running
-from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION
-from cache_engine.evaluator.grouped import Work, predict_work, work_of
+from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, Prediction
 from cache_engine.index import queries
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
 from cache_engine.insight.inspection import described, inspect
-from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs, tiles
+from cache_engine.insight.passes import predicted
+from cache_engine.insight.report.drawing import Bar, Series, bars, columns, roofline, tiles
 from cache_engine.insight.report.page import (
     Command,
     Facts,
@@ -164,38 +163,30 @@ def _speed(record: Record, timings: Sequence[Measurement]) -> Iterable[Part]:
         yield _timings(timings)
     else:
         yield Note("Not timed in this store.")
-    p = record.problem
     try:
-        problem = work_of(p.on(record.arch))
-        found = [(gpu, predict_work(problem, gpu)) for gpu in gpus_running(record.arch)]
+        found = predicted(record.problem.on(record.arch))
     except GemmCacheError as error:  # a dtype that the model does not know, or its extra is missing
         yield Note(f"No prediction: {error}")
         return
     if not found:
         return
     yield Note(
-        f"Predicted by {EVALUATOR} {MODEL_VERSION}, for m = {p.m:,}: a vendor library's GEMM of this shape. It does "
-        "not model this kernel's code."
+        f"Predicted by {EVALUATOR} {MODEL_VERSION}, for m = {record.problem.m:,}: a vendor library's GEMM of this "
+        "shape. It does not model this kernel's code."
     )
-    shown_roofs = [_roof(gpu, problem, prediction.latency_us) for gpu, prediction in found]
     rows = tuple(
         (
-            gpu.name,
-            f"{one.latency_us:,.2f}",
-            f"{one.low_us:,.2f} to {one.high_us:,.2f}",
-            f"{one.roofline_us:,.2f}",
-            f"{problem.flops / one.latency_us / 1e6:,.1f}",
+            one.chip.name,
+            f"{one.cost.latency_us:,.2f}",
+            f"{one.cost.low_us:,.2f} to {one.cost.high_us:,.2f}",
+            f"{one.cost.roofline_us:,.2f}",
+            f"{one.rate / 1e12:,.1f}",
         )
-        for gpu, one in found
+        for one in found
+        if isinstance(one.cost, Prediction)
     )
     heads = ("GPU", "Predicted, µs", "68 % from, µs", "Roofline, µs", "TFLOP/s")
-    drawn = roofs(shown_roofs, "FLOP/byte", "TFLOP/s, predicted")
-    yield Figure("Predicted rate under the roofline", drawn, Table(heads, rows))
-
-
-def _roof(gpu: Gpu, problem: Work, latency_us: float) -> Roof:
-    at = Point(f"{gpu.name}, predicted", problem.flops / problem.moved_bytes, problem.flops / latency_us / 1e6)
-    return Roof(gpu.name, gpu.dram_bandwidth / 1e12, gpu.peak_of(problem.dtype) / 1e12, (at,))
+    yield roofline(found, Table(heads, rows))
 
 
 def _timings(timings: Sequence[Measurement]) -> Table:

@@ -1,4 +1,4 @@
-"""The tab Packs: exports kernels to a file to download, and imports kernels from a file after a preview."""
+"""The part Move: kernels to a file and from one, after a preview; and the evaluator's results, pruned and imported."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app import context, guard, widgets
+from app.addresses import MORE, SAVED
+from app.admin.cleanup import end_with, show_outcome
 from app.components import into_view, tables
 from app.presenters.admin import IMPORTED, INCOMING, incoming_sums, safe_name
 from app.presenters.cleaning import asked_keys
+from app.presenters.evaluations import CHIPS
+from app.presenters.saved_results import PRUNED
 from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS, Taken
 from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.model.key import CacheKey
 from cache_engine.store.pack import SUFFIX, Pack
+from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
@@ -37,12 +44,12 @@ class Made:
     exported: Exported
 
 
-def draw(permitted: bool) -> None:
+def draw_packs(permitted: bool) -> None:
     """Draws the forms that export kernels to a pack, and import kernels from one."""
     st.header("Export")
     _draw_export()
     st.header("Import")
-    _draw_import(permitted)
+    _draw_import_of_pack(permitted)
 
 
 def _draw_export() -> None:
@@ -71,9 +78,7 @@ def _draw_export() -> None:
         for refused in left_out[:5]:
             st.text(f"{refused.key[:12]}: {refused.cause}")
     label = f"Download {counted(made.exported.entries, 'kernel')} ({human_bytes(len(made.data))})"
-    st.download_button(
-        label, made.data, file_name=f"kernels{SUFFIX}", mime="application/octet-stream", icon=":material/download:"
-    )
+    widgets.download(label, made.data, f"kernels{SUFFIX}")
 
 
 def _make(keys: frozenset[str], archs: list[str]) -> Made:
@@ -107,7 +112,7 @@ def _check_size(size: int) -> None:
         )
 
 
-def _draw_import(permitted: bool) -> None:
+def _draw_import_of_pack(permitted: bool) -> None:
     done, file, new = st.session_state.pop(_IMPORTED, ("", "", []))
     into_view("imported", file)
     if done:
@@ -135,8 +140,7 @@ def _draw_import(permitted: bool) -> None:
         f"Will import {counted(len(new), 'kernel')} ({size}); {present:,} already present, {refused:,} rejected."
     )
     tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
-    offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
-    tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
+    tables.draw(incoming, INCOMING, key="incoming")
     if not new:
         st.info("Nothing new to import.", icon=":material/check:")
         return
@@ -153,7 +157,6 @@ def _previewed(uploaded: UploadedFile) -> list[Incoming]:
             pack = _opened(uploaded, Path(folder))
             st.session_state[_SEEN] = (uploaded.file_id, list(context.cache().admin.preview_import(pack)))
         st.session_state["trusted"] = False
-        st.session_state["incoming-page"] = 1
     found: list[Incoming] = st.session_state[_SEEN][1]
     return found
 
@@ -195,3 +198,78 @@ def _opened(uploaded: UploadedFile, folder: Path) -> Pack:
         return context.cache().admin.open_pack(path)
     except GemmCacheError as error:
         raise type(error)(str(error).replace(f"{folder}/", "")) from error
+
+
+BY_NAME = "as the file says"
+
+
+def draw_results(permitted: bool) -> None:
+    """Draws the forms for pruning and for import of results."""
+    show_outcome()
+    st.header("Prune")
+    _draw_pruning(permitted)
+    st.header("Import")
+    _draw_import_of_results(permitted)
+
+
+def _draw_pruning(permitted: bool) -> None:
+    hours = context.cache().settings.cleanup_interval_h
+    automatic = (
+        f"Every {hours:g} hours, results are pruned with the defaults." if hours else "Automatic pruning is off."
+    )
+    st.caption(
+        "Deletes results that were not used for so many days, and of a chip with more results than the limit the tenth "
+        f"that was unused longest. {automatic}"
+    )
+    left, right = st.columns(2)
+    most = int(left.number_input("Results of a chip, at most", 0, 10**9, MAX_ENTRIES, key="prune-entries"))
+    days = float(right.number_input("Unused for, days", 0.0, 1e5, UNUSED_DAYS, format="%g", key="prune-days"))
+    plan = context.cache().evaluations.plan_pruning(most, days)
+    if not plan:
+        st.info("Nothing to prune.", icon=":material/check:")
+        return
+    tables.draw(plan, PRUNED, key="prune-plan")
+    label = f"Delete {counted(len(plan), 'result')}"
+    # Of what is shown: a click on what was shown before, maybe of another store at this path, is on no button.
+    key = f"prune {hash((context.cache().layout.identities(), *((one.fingerprint, one.key) for one in plan)))}"
+    if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted, key=key):
+        gone = guard.act("Pruning failed.", lambda by: context.cache().evaluations.prune(plan, by=by))
+        if gone is not None:
+            end_with(f"Deleted {counted(gone, 'result')}.")
+
+
+def _draw_import_of_results(permitted: bool) -> None:
+    st.caption(
+        f"An export of results, or a file of the reference evaluator (format 2025.01), up to "
+        f"{human_bytes(LARGEST_IMPORT_BYTES)}. Results that are stored already stay; invalid ones are refused."
+    )
+    if not permitted:
+        st.caption("You do not have permission to import; see the top of this page.")
+        return
+    chips = {name: chip for name, chip in CHIPS.items() if isinstance(chip, Hardware)}
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    uploaded = left.file_uploader(
+        "Results", type=["json", "zst"], key="results-file", max_upload_size=LARGEST_IMPORT_BYTES // 2**20
+    )
+    chip = chips.get(right.selectbox("Chip of a reference file", [BY_NAME, *chips], key="results-chip"))
+    if uploaded is None or not st.button("Import", type="primary", icon=":material/upload:"):
+        return
+
+    def take(by: str) -> Taken:
+        data = decompress(uploaded.getvalue(), LARGEST_IMPORT_BYTES)
+        return context.cache().evaluations.import_file(data, chip, by=by)
+
+    taken = guard.act("Import failed.", take)
+    if taken is None:
+        return
+    st.success(
+        f"Imported {counted(taken.taken, 'result')}; {taken.present:,} already in the store.",
+        icon=":material/check_circle:",
+    )
+    st.text(f"Chip: {context.cache().evaluations.snapshot(taken.fingerprint).chip} ({taken.fingerprint[:12]})")
+    search = taken.fingerprint[:12]
+    widgets.page_link("predict", "See saved results", "database", e_kind=MORE, e_more=SAVED, e_q=search)
+    if taken.refused:
+        st.warning(f"{counted(len(taken.refused), 'result')} refused.", icon=":material/warning:")
+        for name, reason in taken.refused[:SHOWN]:
+            st.text(f"{name[:80]}: {reason}")
