@@ -127,8 +127,10 @@ def test_the_browsers_back_shows_the_same_list(reader: Reader, shown: Shown) -> 
 def test_a_page_is_sent_as_a_report(reader: Reader, shown: Shown) -> None:
     page = reader.page
     page.goto(f"{shown.address}/kernel?key={next(iter(make_store(shown.store).keys()))}")
+    export = page.get_by_role("button", name="Export page")
+    expect(export).to_be_visible(timeout=2 * WAIT_MS)
     with page.expect_download(timeout=WAIT_MS) as download:
-        reader.press(page.get_by_role("button", name="Export page"))
+        reader.press(export)
     assert download.value.suggested_filename == "kernel.html"
     assert reader.clicks <= 1
 
