@@ -187,8 +187,8 @@ class Totals(EventCounts):
     spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """The sums on one line, without the hundreds of counts in ``spans``."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "spans"}
+        """The sums on one line, without the counts of durations."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("spans", "lookups")}
         return f"Totals({', '.join(f'{name}={value!r}' for name, value in values.items() if value)})"
 
 
