@@ -82,16 +82,16 @@ def test_no_flipped_bit_of_a_record_is_served_or_unseen(store: DiskStore) -> Non
     # The last byte ends the line, and means nothing.
     for data in _flips(trials.sound, iter(range(8 * (len(trials.sound) - 1)))):
         trials.try_one(data)
-    assert trials.unserved == trials.tried
     assert trials.end("every bit of a record flipped") == []
+    assert trials.unserved == trials.tried
 
 
 def test_no_flipped_bit_of_a_header_is_served_or_unseen(store: DiskStore) -> None:
     trials = _trials(store, blob_file)
     for data in _flips(trials.sound, iter(range(8 * HEADER_BYTES))):
         trials.try_one(data)
-    assert trials.unserved == trials.tried
     assert trials.end("every bit of a blob's header flipped") == []
+    assert trials.unserved == trials.tried
 
 
 def test_no_flipped_bit_of_a_payload_is_served_wrong_or_unseen(store: DiskStore) -> None:
@@ -100,9 +100,9 @@ def test_no_flipped_bit_of_a_payload_is_served_wrong_or_unseen(store: DiskStore)
     bits = (generator.randrange(8 * HEADER_BYTES, 8 * len(trials.sound)) for _ in range(POSITIONS))
     for data in _flips(trials.sound, bits):
         trials.try_one(data)
+    assert trials.end("10,000 random bits of payload flipped") == []
     assert trials.tried == POSITIONS
     assert trials.unserved > POSITIONS // 4, "hardly anything of it is compiled code"
-    assert trials.end("10,000 random bits of payload flipped") == []
 
 
 @pytest.mark.parametrize("file_of", [record_file, blob_file], ids=["record", "blob"])
