@@ -90,15 +90,11 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         # ``check_results`` reports problems of their content.
         irregular = [finding for finding in irregular if finding.kind is FindingKind.FOREIGN_FILE]
     yield from irregular
-    if not irregular and (path.parent == layout.journal or path == layout.demand):
+    if irregular:
+        return
+    if path.parent == layout.journal or path == layout.demand:
         yield from _check_journal_file(layout, path)
-    elif not irregular and path.parent == layout.jobs:
-        yield from _check_job(layout, path)
-    elif not irregular and path.parent == layout.notes:
-        yield from _check_note(layout, path)
-    elif not irregular and path.parent == layout.decisions:
-        yield from _check_decisions(layout, path)
-    elif not irregular and path.parent in (layout.groups, layout.proofs):
+    elif path.parent in (layout.jobs, layout.notes, layout.decisions, layout.groups, layout.proofs):
         yield from check_whole(layout, path)
 
 
@@ -138,59 +134,38 @@ def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
-def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    if path.suffix != ".json":
-        return
-    found = partial(finding_at, layout, path=path, key="")
-    try:
-        data = read_file(path, MOST_BYTES + 1, trust=True)  # ``_regular`` has checked its owner
-        if data is not None:
-            decode_job(data)
-    except CorruptEntry as error:
-        yield found(FindingKind.CORRUPT_JOB, cause=str(error))
-    except OSError as error:
-        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
-
-
-def _check_note(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    found = partial(finding_at, layout, path=path, key="")
-    try:
-        check_note_file(layout, path.name)
-    except UnknownNote as error:
-        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
-    except CorruptEntry as error:
-        yield found(FindingKind.CORRUPT_NOTE, cause=str(error))
-    except OSError as error:
-        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
-
-
-def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    found = partial(finding_at, layout, path=path, key="")
-    try:
-        damaged, lines = damaged_decisions(path)
-        if damaged:
-            yield found(FindingKind.CORRUPT_LOG, cause=f"{damaged:,} of {lines:,} lines are damaged or from the future")
-    except CorruptEntry as error:
-        yield found(FindingKind.CORRUPT_LOG, cause=str(error))
-    except OSError as error:
-        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
-
-
 def check_whole(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    """Yields the faults of another framework's kernel in the store, or of a kernel family's proof."""
-    found, kind = partial(finding_at, layout, path=path, key=""), FindingKind.CORRUPT_GROUP
+    """Yields the fault of a file that is read whole: such as a note, or another framework's kernel."""
+    found, key = partial(finding_at, layout, path=path, key=""), CacheKey(path.name)
+    # ``_regular`` has checked the owner.
+    readers: dict[Path, tuple[FindingKind, Callable[[], object]]] = {
+        layout.jobs: (FindingKind.CORRUPT_JOB, partial(_check_job, path)),
+        layout.notes: (FindingKind.CORRUPT_NOTE, partial(check_note_file, layout, path.name)),
+        layout.decisions: (FindingKind.CORRUPT_LOG, partial(_check_decisions, path)),
+        layout.groups: (FindingKind.CORRUPT_GROUP, partial(read_group, layout, key, trust=True)),
+        layout.proofs: (FindingKind.CORRUPT_PROOF, partial(read_proof, layout, key)),
+    }
+    kind, read = readers[path.parent]
     try:
-        if path.parent == layout.groups:
-            read_group(layout, CacheKey(path.name), trust=True)  # ``_regular`` has checked its owner
-        else:
-            kind = FindingKind.CORRUPT_PROOF
-            read_proof(layout, CacheKey(path.name))
-    except (UnknownGroup, UnknownProof) as error:
+        read()
+    except (UnknownNote, UnknownGroup, UnknownProof) as error:
         yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
     except CorruptEntry as error:
         yield found(kind, cause=str(error))
     except OSError as error:
         yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
+
+
+def _check_job(path: Path) -> None:
+    data = read_file(path, MOST_BYTES + 1, trust=True) if path.suffix == ".json" else None
+    if data is not None:
+        decode_job(data)
+
+
+def _check_decisions(path: Path) -> None:
+    damaged, lines = damaged_decisions(path)
+    if damaged:
+        raise CorruptEntry(f"{damaged:,} of {lines:,} lines are damaged or from the future")
 
 
 def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
