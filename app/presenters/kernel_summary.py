@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 
 from app.presenters.shared import Row, when
-from cache_engine.cache.demand.report import KernelOf
+from cache_engine.cache.demand import KernelOf
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.inspection import Inspection
 from cache_engine.insight.passes import Priced
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import TIERS
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_age, human_bytes, human_ms, human_rate, human_us
 from cache_engine.usage.demand import Ledger, rate

@@ -9,8 +9,7 @@ from operator import itemgetter
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, when
-from cache_engine.frameworks.runs import cause_of
-from cache_engine.frameworks.watch import AFTER, BEFORE, Run
+from cache_engine.frameworks.watch import AFTER, BEFORE, Run, cause_of
 from cache_engine.units import counted, human_ms
 
 _STEPS = 30

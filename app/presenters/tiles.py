@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY
-from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, Walk, levels, plain, roles, scale_blocks, walk
+from cache_engine.insight.inspection import Level, Roles, ScaleBlocks, Walk, levels, plain, roles, scale_blocks, walk
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import counted

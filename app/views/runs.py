@@ -7,7 +7,7 @@ import streamlit as st
 from app import context
 from app.components import figure, tables
 from app.presenters import runs
-from cache_engine.frameworks.runs import causes_of, kept_runs
+from cache_engine.frameworks.watch import causes_of, kept_runs
 
 MOST_LATE = 200
 

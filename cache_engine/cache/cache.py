@@ -268,7 +268,7 @@ class Cache:
         """
         if self._store is None:
             return Failure(self._without_store)
-        from cache_engine.cache.build import measurement
+        from cache_engine.cache.miss import measurement
 
         try:
             self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from cache_engine.cache.build import make_artifact
+from cache_engine.cache.miss import make_artifact
 from cache_engine.cache.proving.watchdog import (
     CASE,
     END,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cache_engine.insight.inspection import Level, Roles, ScaleBlocks, Walk
 from cache_engine.insight.report.page import safe
-from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, Walk
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import counted
 

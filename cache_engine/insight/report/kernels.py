@@ -14,7 +14,7 @@ from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION
 from cache_engine.evaluator.grouped import Work, predict_work, work_of
 from cache_engine.index import queries
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
-from cache_engine.insight.inspection import described, inspect
+from cache_engine.insight.inspection import described, inspect, level_table, levels, roles, scale_blocks, walk
 from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs, tiles
 from cache_engine.insight.report.page import (
     Command,
@@ -28,7 +28,6 @@ from cache_engine.insight.report.page import (
     Table,
     moment,
 )
-from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.architecture import Occupancy
 from cache_engine.model.artifact import LOG, PTX, SOURCE, Record
