@@ -21,7 +21,7 @@ from app.presenters.forms import missing_compilers as look_for_compilers
 from app.presenters.shared import kernel_title
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.demand.report import DemandReport
+from cache_engine.cache.demand import DemandReport
 from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries, summaries

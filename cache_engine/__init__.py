@@ -14,15 +14,15 @@ The rooms, top to bottom; each imports only from those below it:
 
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each verb
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``
-- ``team`` -- a model compiled on many machines: ``messages``, the ``broker``, ``worker``,
+- ``team`` -- a model compiled on many machines: the ``broker``, ``worker``,
   ``submission``; its ``board``, for people, and ``progress``
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code; a
   ``report`` is one HTML file to send
 - ``cache`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of config
-  and key, ``other_toolchains``, ``build`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
-  ``operator``, ``matmul``, ``debug_dump``; the ``queue`` of compiles, over all processes of a store; the ``remote``,
-  an object store that a team shares
+  and key, ``other_toolchains``, what a ``miss`` makes, ``history`` of timings, ``tiers``, ``stages``,
+  ``operator``, ``matmul``, ``reproduction`` of a compile; the ``queue`` of compiles, over all processes of a store;
+  the ``remote``, an object store that a team shares
 - ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for
   ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``, ``cupy`` has ``use_store``
 - ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleanup``, ``integrity``, ``survey`` and
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     )
     from cache_engine.evaluator.catalogue import ModelShape, model_shapes
     from cache_engine.insight.explanation import explain
-    from cache_engine.insight.metrics import prometheus_text, write_to_textfile
+    from cache_engine.insight.monitoring import prometheus_text, write_to_textfile
     from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout, Mode, Scales, Specialisation
     from cache_engine.model.kernel import KernelConfig
     from cache_engine.settings import Settings
@@ -135,7 +135,7 @@ _HOMES = {
     "cache.matmul": "matmul grouped_matmul",
     "batch.warm": "warm problems_of",
     "insight.explanation": "explain",
-    "insight.metrics": "prometheus_text write_to_textfile",
+    "insight.monitoring": "prometheus_text write_to_textfile",
     "_version": "__version__",
 }
 """For each public name, the module that defines it; it is imported when the name is first used."""

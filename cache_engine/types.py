@@ -1,8 +1,7 @@
 """Public types of the arguments and results of ``Cache``: records, statistics, plans, demand; and type aliases."""
 
 from cache_engine.batch.warm import Warmed
-from cache_engine.cache.demand import Demand
-from cache_engine.cache.demand.report import DemandReport, DemandShare
+from cache_engine.cache.demand import Demand, DemandReport, DemandShare
 from cache_engine.cache.operator import Product, Switches
 from cache_engine.cache.queue import PendingKernel, Priority, QueueState
 from cache_engine.cache.selection import Selection

@@ -30,7 +30,7 @@ from cache_engine.insight.explanation import explain
 from cache_engine.insight.passes import predicted
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.sizes import parse_sizes, sizes_text
+from cache_engine.model.shapes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
 ONE, TABLE, TUNE = "Single shape", "Whole model", "Tune"

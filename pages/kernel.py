@@ -27,9 +27,8 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
-from cache_engine.insight.inspection import Inspection, described, record_document, titled
+from cache_engine.insight.inspection import Inspection, described, level_table, record_document, titled
 from cache_engine.insight.report.drawing import alone, tiles
-from cache_engine.insight.tiling import level_table
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.documents import to_json
 from cache_engine.model.events import RECENT, TIERS

@@ -19,14 +19,24 @@ from app.views import runs
 from app.widgets import SHORTER_RANGE, advice
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate
-from cache_engine.cache.demand.report import DemandReport, in_words, models_like
+from cache_engine.cache.demand import DemandReport, in_words, models_like
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, IndexUnavailable, SearchStopped
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import queries, summaries
-from cache_engine.insight.coverage import Cell, Covering, coverage, wanted
-from cache_engine.insight.workload import MOST_SIZES, WorkCell, asked_cell, asked_rows, kernel_shares, model_rows
+from cache_engine.insight.coverage import (
+    MOST_SIZES,
+    Cell,
+    Covering,
+    WorkCell,
+    asked_cell,
+    asked_rows,
+    coverage,
+    kernel_shares,
+    model_rows,
+    wanted,
+)
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.process import processors

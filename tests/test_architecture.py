@@ -64,7 +64,7 @@ def test_entering_brings_in_nothing_heavy(statement: str) -> None:
 def test_what_keeps_kernels_of_others_brings_in_no_reader_of_them() -> None:
     """Every process of Triton or CuPy imports it; to read what a kernel says of itself takes as long again."""
     code = (
-        "import sys, cache_engine.adapters.folders, cache_engine.adapters.shelf\n"
+        "import sys, cache_engine.adapters.shelf\n"
         "rooms = ('cache_engine.frameworks.', 'cache_engine.compilers')\n"
         "print(*(name for name in sys.modules if name.startswith(rooms)))"
     )

@@ -66,7 +66,7 @@ def test_a_child_forked_during_a_compile_does_not_keep_the_lock_of_its_dead_pare
     """Neither the key's, nor that of a file being written, nor that of the journal's."""
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from cache_engine import GemmProblem, open_cache; from cache_engine.cache import build as engine\n"
+        "from cache_engine import GemmProblem, open_cache; from cache_engine.cache import miss as engine\n"
         "def compiling(*_):\n"
         "    if os.fork(): os.kill(os.getpid(), signal.SIGKILL)\n"
         "    os.write(1, b'forked'); os.read(0, 1); os._exit(0)\n"

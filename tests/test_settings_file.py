@@ -38,13 +38,18 @@ def test_an_argument_beats_the_environment_and_that_the_file_and_that_the_defaul
     assert settings.file == settings_file
 
 
-def test_a_policy_beats_an_expiry_that_is_given_less_directly(settings_file: Path) -> None:
+def test_a_policy_beats_an_expiry_that_is_given_less_directly(
+    settings_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings_file.write_text('policy = "production"\nexpire_days = 3\n')
     assert _load(settings_file).expire_days == 3.0
     assert _load(settings_file, GEMM_CACHE_POLICY="development").expire_days == 1.0
     standard = _load(settings_file, GEMM_CACHE_POLICY="standard")
-    assert (standard.expire_days, standard.origin("expire_days")) == (7.0, "policy standard")
+    assert (standard.expire_days, standard.origin("expire_days")) == (7.0, Origin.ENVIRONMENT)
     assert _load(settings_file, GEMM_CACHE_EXPIRE_DAYS="2").expire_days == 2.0
+    assert "the setting policy goes with 0.4: set expire_days to its name" in caplog.text
+    settings_file.write_text('expire_days = "development"\n')
+    assert _load(settings_file).expire_days == 1.0
 
 
 def test_an_argument_names_the_file_before_the_environment_and_that_before_the_users_own(settings_file: Path) -> None:

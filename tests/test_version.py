@@ -119,7 +119,7 @@ def test_a_record_names_the_build_which_is_no_part_of_its_key(cache: Cache, monk
     problem = GemmProblem(16, 48, 80, arch="sm_90")
     first = cache.get_or_compile(problem)
     assert first.record.created_by == f"gemm-cache {version_and_build()}"
-    monkeypatch.setattr("cache_engine.cache.build.version_and_build", lambda: "9.9.9+another")
+    monkeypatch.setattr("cache_engine.cache.miss.version_and_build", lambda: "9.9.9+another")
     second = cache.get_or_compile(problem, force=True)
     assert second.record.created_by == "gemm-cache 9.9.9+another"
     assert second.key == first.key

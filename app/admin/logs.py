@@ -14,7 +14,7 @@ from app.presenters.columns import Column, csv_of
 from app.presenters.decisions import ACTED, acted, counts_text, logged_columns, logged_names, matching
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
-from cache_engine.insight.timeline import perfetto_trace
+from cache_engine.insight.monitoring import perfetto_trace
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
 from cache_engine.model.events import DAY_S, RECENT, RECENT_ACTS
 

@@ -10,7 +10,7 @@ from app.presenters.columns import Column
 from app.presenters.kernel_list import COLUMNS
 from app.presenters.overview import event_details, event_words
 from app.presenters.shared import Row, kernel_address, when
-from cache_engine.cache.demand.report import KernelOf
+from cache_engine.cache.demand import KernelOf
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.inspection import Inspection, block_threads
@@ -18,7 +18,7 @@ from cache_engine.insight.passes import Priced
 from cache_engine.model.architecture import Architecture, Occupancy, occupancy, runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import PUBLISH, TIERS
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, human_us
 from cache_engine.usage.demand import Ledger, rate

@@ -18,7 +18,7 @@ from cache_engine.model import events as kinds
 from cache_engine.model.decision import Decision
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import is_key
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import Distribution, distributions
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable

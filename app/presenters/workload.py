@@ -12,13 +12,11 @@ from app.presenters import forms
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Series
 from app.presenters.shared import COLOURS, Row, kernel_address
-from cache_engine.cache.demand.report import DemandReport, DemandShare, in_words
-from cache_engine.insight.coverage import Covering
-from cache_engine.insight.workload import WorkCell
+from cache_engine.cache.demand import DemandReport, DemandShare, in_words
+from cache_engine.insight.coverage import Covering, WorkCell
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.events import DAY_S, EVICT
-from cache_engine.model.shape_counts import Shape
-from cache_engine.model.sizes import sizes_text
+from cache_engine.model.shapes import Shape, sizes_text
 from cache_engine.units import counted, human_ms, human_rate
 from cache_engine.usage.demand import Sketch
 

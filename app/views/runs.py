@@ -13,8 +13,7 @@ from app.components import figure, tables
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, when
-from cache_engine.frameworks.runs import cause_of, causes_of, kept_runs
-from cache_engine.frameworks.watch import AFTER, BEFORE, Run
+from cache_engine.frameworks.watch import AFTER, BEFORE, Run, cause_of, causes_of, kept_runs
 from cache_engine.units import counted, human_ms
 
 MOST_LATE = 200

@@ -65,9 +65,8 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
     """From another process of this machine: what a network adds makes the part of the checks smaller."""
     from obstore.store import from_url
 
-    from cache_engine.cache.remote.base import LOOKUP
+    from cache_engine.cache.remote.base import LOOKUP, MOST_BYTES, name_of
     from cache_engine.cache.remote.client_process import ClientProcess
-    from cache_engine.cache.remote.entries import MOST_BYTES, name_of
     from cache_engine.cache.remote.tier import RemoteTier
     from cache_engine.store.signatures.signers import TrustedSigners
 
@@ -93,8 +92,8 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
 
 def _pulls(report: Report, place: Path, signers: Path, remote: Remote, client: Any) -> None:
     """Pulls small kernels into an empty store, compared with as many bare gets, as many at a time."""
+    from cache_engine.cache.remote.base import name_of
     from cache_engine.cache.remote.client_process import open_remote
-    from cache_engine.cache.remote.entries import name_of
     from cache_engine.cache.remote.transfer import pull, push
     from cache_engine.store.signatures.signers import SigningKey, TrustedSigners
 
@@ -154,9 +153,8 @@ def _http_server(folder: Path, answers_after_s: float) -> Iterator[str]:
 
 
 def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
-    from cache_engine.cache.remote.base import LOOKUP
+    from cache_engine.cache.remote.base import LOOKUP, MOST_BYTES, name_of, unpacked
     from cache_engine.cache.remote.client_process import open_remote
-    from cache_engine.cache.remote.entries import MOST_BYTES, name_of, unpacked
     from cache_engine.cache.remote.tier import RemoteTier
     from cache_engine.store.signatures.signers import TrustedSigners
 

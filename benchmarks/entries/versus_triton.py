@@ -61,8 +61,7 @@ def adapter(report: Report, folder: Path) -> None:
     there = {"GEMM_CACHE_DIR": str(folder / "store"), "TRITON_CACHE_DIR": str(folder / "theirs")}
     there |= dict(flag.split("=") for flag in COMPILERS["triton"].flags)
     with patch.dict(os.environ, there), knobs.cache.scope():
-        from cache_engine.adapters import folders
-        from cache_engine.adapters.shelf import shelf
+        from cache_engine.adapters.shelf import forget_written, shelf
         from cache_engine.adapters.triton import CacheManager
 
         shelf.cache_clear()  # of another directory
@@ -72,7 +71,7 @@ def adapter(report: Report, folder: Path) -> None:
             return _compiled(module)
 
         def first() -> object:
-            folders.forget_written()
+            forget_written()
             return compiled(CacheManager)
 
         compiled(CacheManager)  # ours first, since it takes what Triton's directory has

@@ -13,7 +13,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.gemm import DType
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import parse_sizes
 
 _MODEL = "Llama-3.1-8B"
 _TOKENS = "1,16,64,256,1024,4096"

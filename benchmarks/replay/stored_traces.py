@@ -8,13 +8,13 @@ from statistics import median
 
 from benchmarks.replay.costs import PUBLISHED
 from benchmarks.replay.evictions import Kernel, Played, Requests, play
-from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache
+from cache_engine.cache.miss import compile_of
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.store.codec import stored_bytes
 from cache_engine.upkeep.plan import ORDERS
 from cache_engine.usage.compile_time import fitted

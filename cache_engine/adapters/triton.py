@@ -25,8 +25,7 @@ from weakref import ref
 from triton import knobs
 from triton.runtime import cache as triton_cache
 
-from cache_engine.adapters.folders import add_files, files_of, write_files
-from cache_engine.adapters.shelf import Shelf, shelf
+from cache_engine.adapters.shelf import Shelf, add_files, files_of, shelf, write_files
 from cache_engine.errors import CorruptEntry
 from cache_engine.frameworks.bundles import Group, is_plain
 

@@ -15,8 +15,8 @@ from functools import partial
 import msgspec
 
 from cache_engine.batch.warm import side_by_side
-from cache_engine.cache.build import make_artifact
 from cache_engine.cache.cache import Cache
+from cache_engine.cache.miss import make_artifact
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import StageClock

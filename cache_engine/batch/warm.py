@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache, CompiledKernel
+from cache_engine.cache.miss import compile_of
 from cache_engine.cache.proving import Proofs
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
@@ -22,7 +22,7 @@ from cache_engine.insight.coverage import Cell, Covering, coverage, distinct, re
 from cache_engine.model.gemm import DType, GemmProblem, ProblemOptions
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
-from cache_engine.model.sizes import count_sizes, parse_sizes
+from cache_engine.model.shapes import count_sizes, parse_sizes
 from cache_engine.process import processors
 from cache_engine.usage.compile_time import CompileTimes, predicted_compile_seconds
 

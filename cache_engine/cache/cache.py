@@ -268,7 +268,7 @@ class Cache:
         """
         if self._store is None:
             return Failure(self._without_store)
-        from cache_engine.cache.build import measurement
+        from cache_engine.cache.miss import measurement
 
         try:
             self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])
@@ -476,7 +476,7 @@ def open_cache(
 
     Args:
         dir: the store's directory; by default ``GEMM_CACHE_DIR``, else the user cache directory.
-        policy: ``"standard"``, ``"development"`` or ``"production"``; it decides when entries expire.
+        policy: ``"standard"``, ``"development"`` or ``"production"``; the setting ``expire_days``.
         settings: the settings to use in place of those of the environment.
         create: whether to create the store if it does not exist.
         overrides: values of single settings, by name.
@@ -486,7 +486,9 @@ def open_cache(
         StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
         PackUnusable: when only packs are used, and no kernel in them can serve on this machine.
     """
-    overrides |= {name: value for name, value in (("dir", dir), ("policy", policy)) if value is not None}
+    if policy is not None:
+        overrides.setdefault("expire_days", policy)
+    overrides |= {} if dir is None else {"dir": dir}
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
     cache = Cache(*store_of(settings, create=create))
     if settings.packs and settings.enable_caching:

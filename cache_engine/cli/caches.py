@@ -31,7 +31,7 @@ from cache_engine.units import counted, human_age, human_bytes, printable
 if TYPE_CHECKING:
     from cache_engine.frameworks.doctor import Diagnosis
     from cache_engine.frameworks.registry import Sources, Sums
-    from cache_engine.frameworks.torch_trace import Lookup
+    from cache_engine.frameworks.torch_compile import Lookup
     from cache_engine.frameworks.values import Entry, Place, ScanFinding, Seen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -73,7 +73,7 @@ def trace_option(help: str) -> Callable[[_F], _F]:
 
 def lookups_of(trace: Path) -> tuple[list[Lookup], list[ScanFinding]]:
     """The lookups of a trace, and the findings about its logs. Raises ``UsageError`` if it has neither."""
-    from cache_engine.frameworks.torch_trace import Lookup, lookups
+    from cache_engine.frameworks.torch_compile import Lookup, lookups
 
     with named(trace):
         found = list(lookups(trace))

@@ -34,7 +34,7 @@ from cache_engine.units import counted, human_bytes, human_ms, printable
 if TYPE_CHECKING:
     from cache_engine.frameworks.comparison import Difference, DirectoriesCompared, EntriesCompared, Miss
     from cache_engine.frameworks.registry import Sources
-    from cache_engine.frameworks.torch_trace import Lookup
+    from cache_engine.frameworks.torch_compile import Lookup
     from cache_engine.frameworks.tuning import TuningCompared
     from cache_engine.frameworks.values import Entry, KeyFactors, Part, Place
     from cache_engine.model.outcome import Failure

@@ -20,8 +20,8 @@ from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_forecast, human_ms, human_rate, printable
 
 if TYPE_CHECKING:
+    from cache_engine.cache.demand import DemandReport, DemandShare
     from cache_engine.cache.demand.promotion import Candidate, PromotionPlan
-    from cache_engine.cache.demand.report import DemandReport, DemandShare
     from cache_engine.model.key import CacheKey
     from cache_engine.model.outcome import Failure
 

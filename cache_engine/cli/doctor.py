@@ -117,7 +117,7 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[P
 
     Checks packages, compilers, tools, the GPU, the store and its disk, packs, and the environment's variables, and
     says how long a hit from that disk takes. Also lists the settings that are not at their default, with their origin:
-    argument, environment, settings file, or the policy that sets them. Changes nothing and needs no GPU.
+    argument, environment or settings file. Changes nothing and needs no GPU.
 
     With --gpu, which takes a minute at most, every family computes small problems of each type and layout, in processes
     of their own; the line of one that is wrong has the command to see it again. Then layers of models are timed beside

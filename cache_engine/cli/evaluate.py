@@ -21,7 +21,7 @@ from cache_engine.errors import UsageError
 from cache_engine.evaluator.grouped import GroupedProblem
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.model.outcome import Failure, in_json
-from cache_engine.model.sizes import count_sizes, parse_sizes
+from cache_engine.model.shapes import count_sizes, parse_sizes
 from cache_engine.settings import Settings
 from cache_engine.units import counted, defused, human_bytes, printable
 

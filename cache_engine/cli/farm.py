@@ -260,7 +260,7 @@ class _Asked:
     @property
     def in_words(self) -> str:
         """A sentence: the number of kernels, and how long one process would take to compile all of them."""
-        from cache_engine.cache.build import compile_of
+        from cache_engine.cache.miss import compile_of
 
         tuned = f", {self.to_tune:,} of them for tune to time" if self.to_tune else ""
         takes = human_ms(1e3 * sum(self.times.seconds(compile_of(one)) for one in self.selections))

@@ -115,8 +115,7 @@ def log_verb(
 
 
 def _export_trace(cache: Cache, earliest: float, file: Path | None) -> None:
-    from cache_engine.insight.metrics import write_text
-    from cache_engine.insight.timeline import perfetto_trace
+    from cache_engine.insight.monitoring import perfetto_trace, write_text
 
     text = perfetto_trace(cache, earliest)
     if file is None:

@@ -38,7 +38,7 @@ from cache_engine.model.artifact import Record
 from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import parse_sizes
 from cache_engine.process import processors
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
@@ -231,7 +231,7 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, name: str | No
 
 def _import_artifacts(settings: Settings, name: str, file: Path, as_json: bool) -> None:
     from cache_engine.frameworks.bundles import MAX_BYTES
-    from cache_engine.frameworks.torch_artifacts import put_artifacts
+    from cache_engine.frameworks.torch_compile import put_artifacts
     from cache_engine.store.signatures.signers import SigningKey
 
     with named(file), file.open("rb") as opened:
@@ -245,7 +245,7 @@ def _import_artifacts(settings: Settings, name: str, file: Path, as_json: bool) 
 def _export_artifacts(settings: Settings, name: str, file: Path, force: bool, as_json: bool) -> None:
     from cache_engine.cli.run import fetched_snapshot, untrusted
     from cache_engine.frameworks.snapshots import check_name
-    from cache_engine.frameworks.torch_artifacts import artifacts_of
+    from cache_engine.frameworks.torch_compile import artifacts_of
 
     with open_cache(settings, create=False) as cache:
         try:
@@ -408,7 +408,7 @@ def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
 
 
 def _write_solutions(dataset: Path, records: Iterable[Record], absent: list[CacheKey], as_json: bool) -> None:
-    from cache_engine.insight.flashinfer import write_solutions
+    from cache_engine.insight.packs import write_solutions
 
     with named(dataset):
         files = write_solutions(dataset, records)

@@ -284,7 +284,7 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
     for file in files:
         try:
             if file.suffix == ".prom":
-                from cache_engine.insight.metrics import run_text, write_text
+                from cache_engine.insight.monitoring import run_text, write_text
 
                 write_text(run_text(report), file)
             else:
@@ -297,7 +297,7 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
 
 def _keep(report: Run, environment: Mapping[str, str]) -> None:
     """Stores the report for the dashboard's page Demand; a failure is only printed."""
-    from cache_engine.frameworks.runs import keep_run
+    from cache_engine.frameworks.watch import keep_run
     from cache_engine.store.opening import open_store
 
     try:

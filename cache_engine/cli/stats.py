@@ -198,7 +198,7 @@ def _show_toolchains(settings: Settings, *, as_json: bool) -> None:
 
 
 def _export_metrics(settings: Settings, file: Path | None) -> None:
-    from cache_engine.insight.metrics import prometheus_text, write_to_textfile
+    from cache_engine.insight.monitoring import prometheus_text, write_to_textfile
 
     with open_cache(settings, create=False) as cache:
         if file is not None:
@@ -210,8 +210,7 @@ def _export_metrics(settings: Settings, file: Path | None) -> None:
 
 
 def _export_monitoring(form: str, file: Path | None) -> None:
-    from cache_engine.insight.metrics import write_text
-    from cache_engine.insight.monitoring import alert_rules, grafana_dashboard
+    from cache_engine.insight.monitoring import alert_rules, grafana_dashboard, write_text
 
     text = grafana_dashboard() if form == "grafana" else alert_rules()
     if file is None:

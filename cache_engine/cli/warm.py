@@ -28,7 +28,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.documents import picked, to_json
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.outcome import in_json
-from cache_engine.model.sizes import sizes_text
+from cache_engine.model.shapes import sizes_text
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_ms, printable
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from threading import Lock
+from typing import Protocol, Self
 
 import msgspec
 
@@ -12,6 +13,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.architecture import CUDA_VERSIONS
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
+from cache_engine.process import renew_after_fork
 from cache_engine.settings import FAST_MATH
 
 
@@ -112,6 +114,40 @@ class Compiler(Protocol):
             CompileError: when the compiler rejects the source.
         """
         ...
+
+
+class CudaCompiler:
+    """The part that NVRTC and NVCC share: both take flags, and are of a version of CUDA."""
+
+    flags: tuple[str, ...]
+
+    def __init__(self, flags: tuple[str, ...] | None = None, cuda: Cuda | None = None) -> None:
+        """Does not search for the compiler yet."""
+        if flags is not None:
+            self.flags = flags
+        self._cuda = cuda or Cuda()
+        self._loading = Lock()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
+        self._loading = Lock()
+
+    def with_flags(self, extra: tuple[str, ...]) -> Self:
+        """The same compiler with more flags after its own; they are also part of the key."""
+        return type(self)((*self.flags, *extra), self._cuda)
+
+    def at_level(self, level: int) -> Self:
+        """The same compiler at another optimisation level of ptxas, one of ``OPT_LEVELS``."""
+        return type(self)(flags_at_level(self.flags, level), self._cuda)
+
+    def of_cuda(self, cuda: Cuda) -> Self:
+        """The same compiler, from the first of these versions of CUDA that is installed."""
+        return self if cuda == self._cuda else type(self)(self.flags, cuda)
+
+    def with_lines(self) -> Self:
+        """The same compiler, whose output states the source line of each instruction; use it only to inspect code."""
+        return self.with_flags((LINE_TABLES,))
 
 
 # ---- Extra compiler flags: which are allowed ----

@@ -16,14 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from threading import Lock
 
-from cache_engine.compilers.base import LINE_TABLES, Compiled, Cuda, flags_at_level
+from cache_engine.compilers.base import Compiled, Cuda, CudaCompiler
 from cache_engine.compilers.contents import HOW_TO_CHOOSE, WatchedFiles, package_files, toolkit_files
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.process import renew_after_fork, unforked, uninterrupted
+from cache_engine.process import unforked, uninterrupted
 from cache_engine.settings.extras import how_to_install
 
 # A large kernel takes seconds. A compile that takes longer than this hangs.
@@ -57,7 +56,7 @@ class _Installation:
             raise CompilerMissing(f"{added[0]} was added while this process ran; restart the process")
 
 
-class Nvcc:
+class Nvcc(CudaCompiler):
     """The compiler ``nvcc``."""
 
     name = "nvcc"
@@ -66,33 +65,9 @@ class Nvcc:
 
     def __init__(self, flags: tuple[str, ...] | None = None, cuda: Cuda | None = None) -> None:
         """Does not search for the compiler yet."""
-        if flags is not None:
-            self.flags = flags
-        self._cuda = cuda or Cuda()
+        super().__init__(flags, cuda)
         self._found: _Installation | None = None
-        self._finding = Lock()
         self._swept = False
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._finding = Lock()
-
-    def with_flags(self, extra: tuple[str, ...]) -> Nvcc:
-        """The same compiler with more flags after its own; they are also part of the key."""
-        return Nvcc((*self.flags, *extra), self._cuda)
-
-    def at_level(self, level: int) -> Nvcc:
-        """The same compiler at another optimisation level of ptxas, one of ``OPT_LEVELS``."""
-        return Nvcc(flags_at_level(self.flags, level), self._cuda)
-
-    def of_cuda(self, cuda: Cuda) -> Nvcc:
-        """The same compiler, from the first of these versions of CUDA that is installed."""
-        return self if cuda == self._cuda else Nvcc(self.flags, cuda)
-
-    def with_lines(self) -> Nvcc:
-        """The same compiler, whose output states the source line of each instruction; use it only to inspect code."""
-        return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
         """The fingerprint of NVCC: of the content of its programs and of every header that it includes by default.
@@ -157,7 +132,7 @@ class Nvcc:
         raise CompileError(problem, log=log, source=source, flags=arguments)
 
     def _installation(self) -> _Installation:
-        with self._finding:
+        with self._loading:
             if self._found is None:
                 self._found = _find_installation(self._cuda)
             return self._found

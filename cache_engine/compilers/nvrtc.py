@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
 
 import msgspec
 
-from cache_engine.compilers.base import LINE_TABLES, Compiled, Cuda, flags_at_level
+from cache_engine.compilers.base import Compiled, Cuda, CudaCompiler
 from cache_engine.compilers.contents import (
     HOW_TO_CHOOSE,
     WatchedFiles,
@@ -32,7 +31,7 @@ from cache_engine.compilers.contents import (
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.process import renew_after_fork, unforked
+from cache_engine.process import unforked
 
 # The version of CUDA: the folder of its package, and how pip names the package.
 _PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
@@ -192,7 +191,7 @@ def _reinstall(package: str) -> str:
     return f"pip install --force-reinstall --no-deps {package}"
 
 
-class Nvrtc:
+class Nvrtc(CudaCompiler):
     """The compiler ``nvrtc``."""
 
     name = "nvrtc"
@@ -203,33 +202,9 @@ class Nvrtc:
 
     def __init__(self, flags: tuple[str, ...] | None = None, cuda: Cuda | None = None) -> None:
         """Does not search for the compiler yet."""
-        if flags is not None:
-            self.flags = flags
-        self._cuda = cuda or Cuda()
+        super().__init__(flags, cuda)
         self._found: _Installation | None = None
         self._library: ctypes.CDLL | None = None
-        self._loading = Lock()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._loading = Lock()
-
-    def with_flags(self, extra: tuple[str, ...]) -> Nvrtc:
-        """The same compiler with more flags after its own; they are also part of the key."""
-        return Nvrtc((*self.flags, *extra), self._cuda)
-
-    def at_level(self, level: int) -> Nvrtc:
-        """The same compiler at another optimisation level of ptxas, one of ``OPT_LEVELS``."""
-        return Nvrtc(flags_at_level(self.flags, level), self._cuda)
-
-    def of_cuda(self, cuda: Cuda) -> Nvrtc:
-        """The same compiler, from the first of these versions of CUDA that is installed."""
-        return self if cuda == self._cuda else Nvrtc(self.flags, cuda)
-
-    def with_lines(self) -> Nvrtc:
-        """The same compiler, whose output states the source line of each instruction; use it only to inspect code."""
-        return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
         """The fingerprint of NVRTC: of the content of its two libraries, and of environment variables."""

@@ -22,7 +22,7 @@ from functools import cached_property
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
-from cache_engine.errors import InvalidProblem, SearchStopped
+from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import Gpu
 from cache_engine.evaluator.cost import (
     Evaluation,
@@ -39,7 +39,7 @@ from cache_engine.evaluator.cost import (
 from cache_engine.evaluator.gpu import Prediction, predict, predict_grouped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.search import SLACK, BlockSearch, evaluate, least_latency, least_times, partitions_of
+from cache_engine.evaluator.search import BlockSearch, evaluate, fastest, least_latency, least_times, partitions_of
 from cache_engine.model.gemm import DType, GemmProblem, Mode
 from cache_engine.settings.extras import lazy
 
@@ -194,16 +194,8 @@ def evaluate_work(
         return search.described(fixed_partition(hardware.num_cores), 1)
     partitions, grid = partitions_of(hardware.num_cores)
     bounds = search.bounds(grid)
-    least, first, looked_at = float("inf"), len(partitions), 0
-    for index in np.argsort(bounds, kind="stable").tolist():
-        if bounds[index] > least * SLACK:
-            break
-        if not may_go_on():
-            raise SearchStopped(f"the search for {work.batch} grouped products on {hardware.name} was stopped")
-        looked_at += 1
-        latency = search.slowest(partitions[index]).latency
-        if latency < least or (latency == least and index < first):
-            least, first = latency, index
+    what = f"the search for {work.batch} grouped products on {hardware.name}"
+    first, looked_at = fastest(bounds, lambda index: search.slowest(partitions[index]).latency, may_go_on, what)
     return search.described(partitions[first], looked_at)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
-from typing import Any
 
 from cache_engine.errors import InvalidProblem
-from cache_engine.model.gemm import SCALE_BLOCK, Scales
+from cache_engine.model.gemm import SCALE_BLOCK, Scales, checked_size
 
 MAX_DIMENSION = 10**12
 
@@ -45,7 +43,7 @@ class EvaluationProblem:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
-            object.__setattr__(self, name, _size(name, getattr(self, name)))
+            object.__setattr__(self, name, checked_size(name, getattr(self, name), MAX_DIMENSION))
         if not self.out_dtype:
             object.__setattr__(self, "out_dtype", _NARROW_OUTPUT.get(str(self.dtype), self.dtype))
         for what, dtype in (("dtype", self.dtype), ("out dtype", self.out_dtype)):
@@ -104,14 +102,3 @@ def _check_scales(scales: str, dtype: str, k: int) -> None:
         raise InvalidProblem(
             f"scales are of fp8 and a k that is a multiple of {SCALE_BLOCK}; dtype is {dtype}, k {k:,}: leave them out"
         )
-
-
-def _size(name: str, value: Any) -> int:
-    try:
-        size = operator.index(value)
-    except TypeError:
-        size = 0
-    if isinstance(value, bool) or not 1 <= size <= MAX_DIMENSION:
-        shown = f"{size:,}" if size and not isinstance(value, bool) else repr(value)
-        raise InvalidProblem(f"{name} is {shown}; it must be a whole number from 1 to {MAX_DIMENSION:,}")
-    return size

@@ -83,23 +83,43 @@ def evaluate(
         return describe(hardware, mode, problem, chosen, tiling, (1, search.tiles))
     partitions, grid = partitions_of(hardware.num_cores)
     bounds = least_latency(hardware, *least_times(problem, hardware, mode, grid))
-    least, first, best, looked_at = float("inf"), len(partitions), None, 0
+
+    def tiled(index: int) -> Tiling:
+        return search.tiling(nominal_block(problem, partitions[index])[1])  # which remembers it
+
+    first, looked_at = fastest(
+        bounds,
+        lambda index: times(hardware, mode, problem, partitions[index], tiled(index)).latency,
+        may_go_on,
+        f"the search for {problem.m} × {problem.n} × {problem.k} on {hardware.name}",
+    )
+    return describe(hardware, mode, problem, partitions[first], tiled(first), (looked_at, search.tiles))
+
+
+def fastest(
+    bounds: NDArray[np.float64], latency_of: Callable[[int], float], may_go_on: Callable[[], bool], what: str
+) -> tuple[int, int]:
+    """The partition with the least latency, of equals the first, and the number of partitions that were evaluated.
+
+    Args:
+        bounds: a lower bound of each partition's latency; partitions above the least latency are not evaluated.
+        latency_of: evaluates a partition, by its number.
+        may_go_on, what: as for ``evaluate``, and the name of the search if it is stopped.
+
+    Raises:
+        SearchStopped: when ``may_go_on`` returns false.
+    """
+    least, first, looked_at = float("inf"), len(bounds), 0
     for index in np.argsort(bounds, kind="stable").tolist():
         if bounds[index] > least * SLACK:
             break
         if not may_go_on():
-            raise SearchStopped(
-                f"the search for {problem.m} × {problem.n} × {problem.k} on {hardware.name} was stopped after "
-                f"{looked_at:,} of {len(partitions):,} partitions"
-            )
+            raise SearchStopped(f"{what} was stopped after {looked_at:,} of {len(bounds):,} partitions")
         looked_at += 1
-        partition = partitions[index]
-        tiling = search.tiling(nominal_block(problem, partition)[1])
-        latency = times(hardware, mode, problem, partition, tiling).latency
+        latency = latency_of(index)
         if latency < least or (latency == least and index < first):
-            least, first, best = latency, index, tiling
-    assert best is not None  # noqa: S101 (there is always a partition, and the first is never skipped)
-    return describe(hardware, mode, problem, partitions[first], best, (looked_at, search.tiles))
+            least, first = latency, index
+    return first, looked_at
 
 
 @lru_cache(maxsize=32)

@@ -3,11 +3,9 @@
 - ``values`` -- places, entries, their parts, findings, key factors
 - ``base`` -- the protocol of a reader of one framework's cache
 - ``folder`` -- reads a folder that others write: bounded, following no link, leaving no trace
-- ``pickles`` -- the texts and numbers in a pickle, of which nothing is run
 - ``readers`` -- one for each framework
 - ``registry`` -- all readers, including plug-ins; the caches that they find; the installed versions
-- ``torch_trace`` -- the lookups that a trace of torch.compile logged
-- ``torch_artifacts`` -- the artifacts of torch.compile as a snapshot
+- ``torch_compile`` -- the artifacts of torch.compile as a snapshot, and the lookups that its traces logged
 - ``comparison`` -- why the keys of two entries, or of the entries of two directories, differ
 - ``doctor`` -- problems of a cache, and their cures
 - ``deletion`` -- plans a cleaning, and deletes so that no process fails; ``cleanup`` -- the result of a cleaning

@@ -31,8 +31,8 @@ GROUP = "gemm_cache.sources"
 
 _HERE = (
     "triton:Triton", "vllm:VLLM", "programs:CuPy", "cutile:CuTile", "tilelang:TileLang", "programs:CudaCore",
-    "flashinfer:FlashInfer", "deepgemm:DeepGemm", "inductor:Inductor", "sized:Jax", "sized:ComputeCache",
-    "sized:TensorRT",
+    "flashinfer:FlashInfer", "deepgemm:DeepGemm", "inductor:Inductor", "reader:Jax", "reader:ComputeCache",
+    "reader:TensorRT",
 )  # fmt: skip
 """The readers of this package: the module in ``frameworks.readers``, and its class."""
 

@@ -375,11 +375,6 @@ def acts(
     )
 
 
-def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The number of events of each kind in the index."""
-    return dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind ORDER BY kind").fetchall())
-
-
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
     """For each target, the number and bytes of the stored kernels with these keys, other frameworks' included."""
     return _rows(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.index.rows import fetch
 from cache_engine.model.gemm.fields import FIELDS, Options
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.usage.demand import MOST_COUNTERS, Counter, Ledger, Sketch
 
 if TYPE_CHECKING:

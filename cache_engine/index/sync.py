@@ -43,7 +43,7 @@ from cache_engine.index.records import (
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import HOUR_S, Tally
 from cache_engine.model.gemm.fields import FIELDS
-from cache_engine.model.shape_counts import Shape, ShapeCounts
+from cache_engine.model.shapes import Shape, ShapeCounts
 from cache_engine.process import renew_after_fork
 from cache_engine.settings.extras import needing
 from cache_engine.store.disk import DiskStore

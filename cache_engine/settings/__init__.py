@@ -65,7 +65,7 @@ def _setting(kind: SettingKind, default: Any, text: str) -> Any:
 class Settings:
     """All settings, given as arguments, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
 
-    ``origins`` has the origin of each value that is not the default: an ``Origin``, or the policy that set the value.
+    ``origins`` has the origin of each value that is not the default, as an ``Origin``.
     ``file`` is the settings file that was read, if any.
     """
 
@@ -75,10 +75,11 @@ class Settings:
     max_disk_share: float = _setting(
         kinds.number(most=1, above=True), 0.5, "Maximum store size as a fraction of free disk space (store included)."
     )
-    policy: str = _setting(
-        kinds.choice(*POLICIES), "standard", "Preset for expire_days: development = 1, standard = 7, production = 30."
+    expire_days: float = _setting(
+        kinds.days(),
+        POLICIES["standard"],
+        "Evict kernels unused for this many days. development = 1, standard = 7, production = 30.",
     )
-    expire_days: float = _setting(kinds.number(), 7.0, "Evict kernels unused for this many days.")
     eviction: str = _setting(
         kinds.choice("lru", "lru2", "value"),
         "lru",
@@ -362,6 +363,7 @@ RETIRED = {
 }
 """Settings of earlier versions that no longer exist, with a text about the behaviour now. Ignored with a warning."""
 REPLACED = {
+    "policy": "set expire_days to its name, or to a number of days",
     "fast_math": f"set compiler_flags to {FAST_MATH}",
     "use_timings": f"set timings_of to {NO_DEVICE} to use no timings",
 }
@@ -423,13 +425,19 @@ def _replaced(
         settings: the settings that apply if ``values`` does not have them.
 
     Raises:
-        UsageError: when the value of an old setting is neither yes nor no.
+        UsageError: when an old setting cannot have its value.
     """
     old = {
-        name: kinds.yes_or_no().text(str(given[name]), f"{where}setting {name}") for name in REPLACED if name in given
+        name: (kinds.choice(*POLICIES) if name == "policy" else kinds.yes_or_no()).text(
+            str(given[name]), f"{where}setting {name}"
+        )
+        for name in REPLACED
+        if name in given
     }
     _warn_of_retired(tuple(old), where)
     found: dict[str, Any] = {}
+    if "policy" in old and "expire_days" not in values:
+        found["expire_days"] = POLICIES[str(old["policy"])]
     if "fast_math" in old:
         others = [flag for flag in values.get("compiler_flags", settings.compiler_flags) if flag != FAST_MATH]
         found["compiler_flags"] = (*([FAST_MATH] if old["fast_math"] else ()), *others)
@@ -460,14 +468,8 @@ def _closest(name: str, names: Iterable[str]) -> str:
 
 
 def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -> Settings:
-    """The settings with the checked ``values``; a policy also sets its settings that ``values`` does not have."""
-    preset = POLICIES[values["policy"]] if "policy" in values else {}
-    origins = {
-        **settings.origins,
-        **dict.fromkeys(preset, f"policy {values.get('policy')}"),
-        **dict.fromkeys(values, origin),
-    }
-    return replace(settings, **{**preset, **values}, origins=origins)
+    """The settings with the checked ``values``."""
+    return replace(settings, **values, origins={**settings.origins, **dict.fromkeys(values, origin)})
 
 
 def _of_file(said: Mapping[str, object], path: Path, settings: Settings) -> dict[str, object]:

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,11 +18,8 @@ for _power, _letter in enumerate("KMGT", start=1):
 _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _MOST = 10**18
 _MOST_SHOWN = 60  # characters of a refused value
-POLICIES: dict[str, dict[str, Any]] = {
-    "standard": {"expire_days": 7.0},
-    "development": {"expire_days": 1.0},
-    "production": {"expire_days": 30.0},
-}
+POLICIES = {"standard": 7.0, "development": 1.0, "production": 30.0}
+"""The days after which kernels expire, by the name of a use."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MIN_TOKEN_LENGTH = 16  # letters and digits: too many to guess
 MIN_TOKEN_CHARACTERS = 8  # different characters: random letters and digits have fewer once in five million times
@@ -130,6 +126,19 @@ def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> S
         return _is_number(value, int, float) and least <= value <= most and (value > least or not above)  # type: ignore[operator]
 
     return SettingKind(allowed, is_allowed, float)
+
+
+def days() -> SettingKind:
+    """Settings that are a number of days, or the name of a policy, which stands for one."""
+    usual = number()
+
+    def named(value: object) -> object:
+        return POLICIES.get(value, value) if isinstance(value, str) else value
+
+    return SettingKind(
+        f"{usual.allowed}, or one of: {', '.join(POLICIES)}", usual.is_allowed,
+        lambda text: float(POLICIES.get(text, text)), lambda value, _: named(value), named,
+    )  # fmt: skip
 
 
 def size(least: int = 0, *, optional: bool = False) -> SettingKind:

@@ -17,8 +17,7 @@ import msgspec
 
 from cache_engine.background import BackgroundQueue
 from cache_engine.errors import RemoteError
-from cache_engine.team.broker import FARMS, Keys, connected, reaching
-from cache_engine.team.messages import CompileMessage
+from cache_engine.team.broker import FARMS, CompileMessage, Keys, connected, reaching
 
 WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
 """Kinds of keys in Redis.

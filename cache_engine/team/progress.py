@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from cache_engine.background import BackgroundQueue
-from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache
+from cache_engine.cache.miss import compile_of
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.insight.coverage import Covering
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.team.board import (
     COMPILED,
     DAY_S,
@@ -40,8 +40,7 @@ from cache_engine.team.board import (
     Run,
     eta_s,
 )
-from cache_engine.team.broker import FARMS, Keys, connected, reaching
-from cache_engine.team.messages import is_job
+from cache_engine.team.broker import FARMS, Keys, connected, is_job, reaching
 from cache_engine.units import printable
 from cache_engine.usage.compile_time import CompileTimes, fitted
 from cache_engine.usage.demand import Ledger

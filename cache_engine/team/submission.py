@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.entries import FOLDER, key_in
+from cache_engine.cache.remote.base import FOLDER, Remote, key_in
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.key import CacheKey
 from cache_engine.team.board import Board
-from cache_engine.team.broker import Broker, Keys
-from cache_engine.team.messages import Answered, CompileMessage, answered, encode
+from cache_engine.team.broker import Answered, Broker, CompileMessage, Keys, answered, encode
 from cache_engine.units import counted
 
 _T = TypeVar("_T")

@@ -24,8 +24,8 @@ from typing import Any
 from cache_engine.background import BackgroundQueue
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.queue import Priority
+from cache_engine.cache.remote.base import MOST_BYTES, name_of
 from cache_engine.cache.remote.client_process import open_remote
-from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.cache.remote.transfer import push
 from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
 from cache_engine.model.key import CacheKey
@@ -33,8 +33,7 @@ from cache_engine.settings import Settings
 from cache_engine.settings.extras import needing
 from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team.board import GONE_S, Board, Heart, Present, kernel_text
-from cache_engine.team.broker import LEASE_S, Broker, BrokerAway, Keys
-from cache_engine.team.messages import Answered, CompileMessage, asked, encode
+from cache_engine.team.broker import LEASE_S, Answered, Broker, BrokerAway, CompileMessage, Keys, asked, encode
 from cache_engine.units import counted, human_ms, printable
 
 _TASK, _QUEUE = "gemm_cache.compile", "farm"

@@ -21,7 +21,7 @@ from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix, is_key
 from cache_engine.settings import Settings
-from cache_engine.store import notes, pins
+from cache_engine.store import notes
 from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
@@ -211,7 +211,7 @@ class Admin:
 
     def pinned(self) -> list[CacheKey]:
         """The keys that are pinned, whether or not the store has their kernels."""
-        return sorted(pins.pinned_keys(self.store.layout))
+        return sorted(notes.pinned_keys(self.store.layout))
 
     def pin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
         """Protects the kernels with these keys, or prefixes of keys, from eviction; returns the full keys.
@@ -223,7 +223,7 @@ class Admin:
         """
         found = [self.find_key(key) for key in keys]
         for key in found:
-            pins.pin(self.store.layout, key)
+            notes.pin(self.store.layout, key)
             self.journal.decided(PIN, key=key, by=by or local_user())
         return found
 
@@ -236,7 +236,7 @@ class Admin:
         """
         found = [self._find_pinned(key) for key in keys]
         for key in found:
-            pins.unpin(self.store.layout, key)
+            notes.unpin(self.store.layout, key)
             self.journal.decided(UNPIN, key=key, by=by or local_user())
         return found
 

@@ -27,7 +27,7 @@ from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, fold_journal
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, original_of_quarantined
 from cache_engine.store.lock import file_lock, file_lock_to_delete, try_lock
-from cache_engine.store.pins import is_pinned
+from cache_engine.store.notes import is_pinned
 from cache_engine.store.publish import publish_file
 from cache_engine.units import counted
 from cache_engine.upkeep.findings import names_in

@@ -90,9 +90,11 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         # ``check_results`` reports problems of their content.
         irregular = [finding for finding in irregular if finding.kind is FindingKind.FOREIGN_FILE]
     yield from irregular
-    if not irregular and (path.parent == layout.journal or path == layout.demand):
+    if irregular:
+        return
+    if path.parent == layout.journal or path == layout.demand:
         yield from _check_journal_file(layout, path)
-    elif not irregular:
+    else:
         yield from check_content(layout, path)
 
 

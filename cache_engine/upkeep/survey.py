@@ -30,7 +30,7 @@ from cache_engine.store.files import shards_in
 from cache_engine.store.journal import read_journal
 from cache_engine.store.journal.decisions import demoted_keys
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
-from cache_engine.store.pins import pinned_keys
+from cache_engine.store.notes import pinned_keys
 from cache_engine.upkeep.plan import VALUE, EntryFacts, EvictionPlan, Limits, plan
 
 NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)

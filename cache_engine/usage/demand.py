@@ -14,7 +14,7 @@ import msgspec
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import MAX_DIMENSION, DType, Mode
-from cache_engine.model.shape_counts import M, Shape
+from cache_engine.model.shapes import M, Shape
 
 # ---- Counts of the requests for each m, in bounded space: the heaviest exactly, the others by power of two ----
 #

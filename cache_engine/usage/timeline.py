@@ -16,7 +16,7 @@ import msgspec
 
 from cache_engine.model.artifact import Seconds
 from cache_engine.model.events import DAY_S, HOUR_S
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.usage.demand import MOST_SHAPES, MOST_WEIGHT, Ledger, Sketch, Weight, drop_lightest, make_room, merged
 
 _LONGEST_S = 28 * DAY_S

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.adapters import nvcc, nvcc_run
+from cache_engine.adapters import nvcc
 from cache_engine.adapters.shelf import shelf
 from tests.helpers import make_cubin
 
@@ -123,7 +123,7 @@ def make(root: Path, store: Path) -> Fake:
 
 def use(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Fake:
     """Lets the launcher run this one, also where a command passes through; its clock is a second behind the files'."""
-    monkeypatch.setattr(nvcc_run, "run", lambda words: fake.run(words))
+    monkeypatch.setattr(nvcc, "run", lambda words: fake.run(words))
     monkeypatch.setattr(nvcc, "_become", fake.passed)
     monkeypatch.setattr(nvcc, "_CLOCK_NS", -(10**12))
     shelf.cache_clear()

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapters import folders
-from cache_engine.adapters.folders import files_of, own_folder
+from cache_engine.adapters import shelf as folders
+from cache_engine.adapters.shelf import files_of, own_folder
 from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
 from cache_engine.frameworks.bundles import (
     Group,
@@ -232,7 +232,7 @@ def test_a_fork_has_a_folder_of_its_own(store: DiskStore, own: Path) -> None:
 
 _RANK = """
 import os, signal, sys, threading
-from cache_engine.adapters import folders
+from cache_engine.adapters import shelf as folders
 
 sys.setswitchinterval(1e-6)
 written, ready = [], threading.Barrier(9)
@@ -296,7 +296,7 @@ def test_threads_processes_and_forks_keep_each_other_s_files(tmp_path: Path, mon
 
 _FIRST_USE = """
 import os, signal, sys, threading
-from cache_engine.adapters import folders
+from cache_engine.adapters import shelf as folders
 
 using, forked = threading.Event(), threading.Event()
 {within}

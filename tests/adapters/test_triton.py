@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.adapters.folders import LOCK, PREFIX
+from cache_engine.adapters.shelf import LOCK, PREFIX
 from cache_engine.cache.cache import open_cache
 from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.index import queries

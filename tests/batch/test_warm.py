@@ -27,7 +27,7 @@ from cache_engine.gpu import launch, probe
 from cache_engine.insight.coverage import EVERY_M, coverage, distinct, wanted
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
 from cache_engine.model.outcome import Failure
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import parse_sizes
 from tests.cli.test_cli import document, run
 
 SMALL = "n,k\n64,32\n72,32\n80,32\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache import debug_dump
+from cache_engine.cache import miss
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
@@ -92,8 +92,8 @@ def test_a_dump_holds_what_went_in_and_came_out_and_can_be_run_again(
         cache.get_or_compile(problem, compiler=compiler)
     kernel = cache.get_or_compile(problem, compiler=compiler, debug_dump=folder)
     assert kernel.tier == "compiled"
-    expected = set(debug_dump.FILES) - set(SOURCES.values()) | {SOURCES[compiler]}
-    expected -= {debug_dump.PREPROCESSED} if compiler != "nvcc" else set()
+    expected = set(miss.FILES) - set(SOURCES.values()) | {SOURCES[compiler]}
+    expected -= {miss.PREPROCESSED} if compiler != "nvcc" else set()
     assert {path.name for path in folder.iterdir()} == expected
     assert (folder / "kernel.cubin").read_bytes() == kernel.cubin
     for part in ("source", "ptx", "sass", "log"):

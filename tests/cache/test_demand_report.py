@@ -13,13 +13,13 @@ import pytest
 
 from cache_engine import GemmProblem, UsageError, model_shapes, open_cache
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.demand.report import DemandReport, DemandShare
+from cache_engine.cache.demand import DemandReport, DemandShare
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.gemm import DType
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.shape_counts import Shape, ShapeCounts
+from cache_engine.model.shapes import Shape, ShapeCounts
 from cache_engine.store.journal import Journal
 from tests.helpers import INVENTED_GPU, invented_timing
 

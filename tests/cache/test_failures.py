@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache import build as making_module
+from cache_engine.cache import miss as making_module
 from cache_engine.cache import serving
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.queue import State, tickets
@@ -125,7 +125,7 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     # The environment's own modules are loaded before the user changes, who may not be able to read them.
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
-        "cache_engine.cache.decision_log, cache_engine.cache.build, cache_engine.cache.queue.slots, "
+        "cache_engine.cache.miss, cache_engine.cache.miss, cache_engine.cache.queue.slots, "
         "cache_engine.cache.serving, cache_engine.cache.serving.remote_client, "
         "cache_engine.store.journal.snapshot, cache_engine.store.journal.decisions, "
     )

@@ -17,8 +17,8 @@ from cache_engine.insight.inspection import described
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.shape_counts import Shape
-from cache_engine.team.messages import CompileMessage, asked, encode
+from cache_engine.model.shapes import Shape
+from cache_engine.team.broker import CompileMessage, asked, encode
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import require_triton
 

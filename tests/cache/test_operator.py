@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import cache_engine
-from cache_engine.cache import build, operator
-from cache_engine.cache.build import make_artifact
+from cache_engine.cache import miss, operator
 from cache_engine.cache.cache import CompiledKernel, open_cache
+from cache_engine.cache.miss import make_artifact
 from cache_engine.cache.operator import GemmOperator, Switches, switches
 from cache_engine.errors import InvalidProblem, NotCached, StoreUnusable
 from cache_engine.model.artifact import Artifact
@@ -62,7 +62,7 @@ def test_with_caching_off_threads_compile_a_kernel_once(tmp_path: Path, monkeypa
         compiled.append(given)
         return make_artifact(*given)
 
-    monkeypatch.setattr(build, "make_artifact", counted)
+    monkeypatch.setattr(miss, "make_artifact", counted)
     with open_cache(tmp_path, enable_caching=False) as cache, ThreadPoolExecutor(8) as pool:
         problem = cache_engine.GemmProblem(64, 48, 80, dtype=cache_engine.DType.FP32, arch="sm_90")
         kernels: list[CompiledKernel] = list(pool.map(lambda _: cache.get_or_compile(problem), range(8)))

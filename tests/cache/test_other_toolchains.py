@@ -35,7 +35,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team import worker
-from cache_engine.team.messages import CompileMessage
+from cache_engine.team.broker import CompileMessage
 from cache_engine.upkeep.plan import Limits
 from tests.cli.test_cli import document
 from tests.conftest import SAMPLE

@@ -18,9 +18,8 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.remote.client_process import ClientProcess
-from cache_engine.cache.remote.objects import Objects
-from cache_engine.cache.remote.send_queue import SendQueue
-from cache_engine.cache.remote.tier import Breaker
+from cache_engine.cache.remote.clients import Objects
+from cache_engine.cache.remote.tier import Breaker, SendQueue
 from cache_engine.cache.remote.transfer import push
 from cache_engine.cache.serving import remote_client
 from cache_engine.errors import RemoteError

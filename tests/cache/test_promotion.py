@@ -18,7 +18,7 @@ from cache_engine.cache.selection import Request, Selection
 from cache_engine.insight.explanation import explain
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.upkeep.plan import ORDERS, Limits
 from tests.cli.test_cli import run
 from tests.helpers import INVENTED_GPU, invented_timing

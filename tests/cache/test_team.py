@@ -15,7 +15,7 @@ import pytest
 
 from cache_engine.batch.warm import warm
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.cache.remote.transfer import push
 from cache_engine.errors import LockTimeout
 from cache_engine.model.events import REMOTE, REMOTE_DOWN

@@ -9,7 +9,7 @@ import pytest
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import model_shapes, table_shapes
 from cache_engine.evaluator.catalogue.layers import Parallel, layers_named
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import parse_sizes
 
 SHARED_BY_ALL = {"router", "q_a", "kv_a", "q_a+kv_a(fused)"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.cache import build, debug_dump
+from cache_engine.cache import miss
 from cache_engine.cli.main import main
 from cache_engine.kernels import source
 
@@ -14,5 +14,5 @@ def _broken(template: str, constants: Mapping[str, str | int], replacements: Map
 
 
 if __name__ == "__main__":
-    build.render = debug_dump.render = _broken  # type: ignore[attr-defined]
+    miss.render = _broken  # type: ignore[attr-defined]
     main()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import UsageError
-from cache_engine.frameworks import torch_artifacts
+from cache_engine.frameworks import torch_compile
 from cache_engine.frameworks.bundles import MAX_BYTES, group_keys
 from cache_engine.frameworks.snapshots import FORMAT, Snapshot, put_snapshot, read_snapshot, snapshot_key
-from cache_engine.frameworks.torch_artifacts import artifacts_of, put_artifacts
+from cache_engine.frameworks.torch_compile import artifacts_of, put_artifacts
 from cache_engine.store.disk import open_store
 from tests.cli.test_cli import document, run
 from tests.frameworks.fixtures import unpack
@@ -150,13 +150,13 @@ def test_another_torch_is_refused_and_named(artifacts: Path, tmp_path: Path, mon
     found = read_snapshot(layout, "llama-1")
     assert found is not None
     for here in ("2.14.1", "2.13.0+cu130"):
-        monkeypatch.setattr(torch_artifacts, "installed_version", {"inductor": here}.get)
+        monkeypatch.setattr(torch_compile, "installed_version", {"inductor": here}.get)
         with pytest.raises(
             UsageError, match=re.escape(f"torch 2.13.0+cpu made them, and torch {here}, installed here")
         ):
             artifacts_of(layout, found[0])
     for fits in ("2.13.0", "2.13.0+cpu", None):
-        monkeypatch.setattr(torch_artifacts, "installed_version", {"inductor": fits}.get)
+        monkeypatch.setattr(torch_compile, "installed_version", {"inductor": fits}.get)
         assert artifacts_of(layout, found[0]) == (artifacts.read_bytes(), "2.13.0+cpu")
 
 

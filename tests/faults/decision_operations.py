@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from cache_engine.model.decision import MISS, Decision
-from cache_engine.store import notes, pins
+from cache_engine.store import notes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, append_decisions
 from cache_engine.store.journal import decisions as log
@@ -63,7 +63,7 @@ def _mending(store: DiskStore) -> Action:
 def _before_pinning(store: DiskStore) -> Promise:
     promise = filled(store)
     key = make_entry(1)[0]
-    pins.pin(store.layout, key)
+    notes.pin(store.layout, key)
     return replace(promise, pinned=frozenset({key}), may_pin=frozenset({make_entry(0)[0]}))
 
 
@@ -71,7 +71,7 @@ def _pinning(store: DiskStore) -> Action:
     key = make_entry(0)[0]
 
     def act() -> object:
-        pins.pin(store.layout, key)
+        notes.pin(store.layout, key)
         return key
 
     return act
@@ -79,7 +79,7 @@ def _pinning(store: DiskStore) -> Action:
 
 def _before_unpinning(store: DiskStore) -> Promise:
     promise = _before_pinning(store)
-    pins.pin(store.layout, make_entry(0)[0])
+    notes.pin(store.layout, make_entry(0)[0])
     return replace(promise, may_unpin=True)
 
 
@@ -87,7 +87,7 @@ def _unpinning(store: DiskStore) -> Action:
     key = make_entry(0)[0]
 
     def act() -> object:
-        pins.unpin(store.layout, key)
+        notes.unpin(store.layout, key)
         return key
 
     return act

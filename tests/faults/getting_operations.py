@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from cache_engine._version import version_and_build
-from cache_engine.cache import build
 from cache_engine.cache import cache as engine
-from cache_engine.cache.build import describe
+from cache_engine.cache import miss
+from cache_engine.cache.miss import describe
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact
@@ -65,7 +65,7 @@ def _preloading(store: DiskStore) -> Action:
 
 
 def _getting(store: DiskStore, *, preload: bool = False) -> Action:
-    vars(build).update(make_artifact=_artifact)
+    vars(miss).update(make_artifact=_artifact)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
     # Both are read once; the promise holds from then on.
     cache.select(PROBLEM)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cache_engine._version import version_and_build
-from cache_engine.cache import build
 from cache_engine.cache import cache as engine
-from cache_engine.cache.build import describe
+from cache_engine.cache import miss
+from cache_engine.cache.miss import describe
 from cache_engine.cache.queue import Priority, queue_state
 from cache_engine.cache.queue.slots import Slots
 from cache_engine.cache.selection import Selection, Selector
@@ -65,7 +65,7 @@ def _compiling_behind(store: DiskStore) -> Action:
         with stages(COMPILE):
             return make_entry(0)[1]
 
-    vars(build).update(make_artifact=compile_after)
+    vars(miss).update(make_artifact=compile_after)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
     # All are read once; the promise holds from then on.
     list(cache.stand_ins.look((PROBLEM, None, "nvrtc", None)))

@@ -19,8 +19,7 @@ from cache_engine.store.journal import DecisionReader, Journal, read_journal
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.journal.spans import WORK, distributions
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
-from cache_engine.store.notes import Note, note_of
-from cache_engine.store.pins import pinned_keys
+from cache_engine.store.notes import Note, note_of, pinned_keys
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep import integrity

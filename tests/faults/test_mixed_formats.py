@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache import build
-from cache_engine.cache.build import describe
+from cache_engine.cache import miss
 from cache_engine.cache.cache import Cache
+from cache_engine.cache.miss import describe
 from cache_engine.cache.remote.transfer import push
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import COMPILE, StageClock
@@ -77,7 +77,7 @@ def test_an_entry_of_a_newer_format_is_said_and_never_changed(store: DiskStore, 
 
 
 def test_a_push_says_what_it_leaves_out(store: DiskStore, tmp_path: Path) -> None:
-    from cache_engine.cache.remote.objects import Objects
+    from cache_engine.cache.remote.clients import Objects
 
     done = push(store, Objects(f"file://{tmp_path}/remote"), store.keys())
     assert (done.sent, len(done.refused), done.unknown_format) == (0, 3, 1)
@@ -117,7 +117,7 @@ def test_no_changed_byte_of_an_entry_fails_its_caller(
 
     One byte of a record is its format version. Where it is changed, the entry is left to the version that may know it.
     """
-    monkeypatch.setattr(build, "make_artifact", _compiled)
+    monkeypatch.setattr(miss, "make_artifact", _compiled)
     store, key, quarantined, tried, unknown = entry, selection().key, 0, 0, 0
     files = {path: path.read_bytes() for path in (record_file(store, key), blob_file(store, key))}
     settings = Settings(cleanup_interval_h=0.0, memory_bytes=0, durability="fast")

@@ -27,7 +27,7 @@ _PROGRAM = """
 import json, os, random, signal, sys, time
 import portalocker, cache_engine.store.journal.writer, cache_engine.store.results
 from pathlib import Path
-from cache_engine.cache import build as engine
+from cache_engine.cache import miss as engine
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.stages import COMPILE
 from cache_engine.model.gemm import GemmProblem

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks import pickles
 from cache_engine.frameworks.comparison import Comparing
 from cache_engine.frameworks.folder import Folder, Unread
-from cache_engine.frameworks.pickles import MOST_PICKLE_BYTES, plain_values
+from cache_engine.frameworks.readers import inductor
+from cache_engine.frameworks.readers.inductor import MOST_PICKLE_BYTES, plain_values
 from cache_engine.frameworks.registry import PACKAGES, is_stale, load_sources, survey
 from cache_engine.frameworks.values import Entry, KeyFactors, PartKind, Place, ScanFinding, State, Unchanged
 from cache_engine.frameworks.watch import Run, Watch
@@ -202,7 +202,7 @@ def test_values_of_every_protocol_are_read(monkeypatch: pytest.MonkeyPatch) -> N
         assert [value for value in values if value != 0] == ["a", 12, "b", "x", "x?", "a", "c", 2**40]
     colliding = b"\x80\x04\x8c\x01ap%d\n0g%d\n." % ((2**61 - 1,) * 2)  # each multiple has the hash 0
     assert [value for value in plain_values(colliding) if value is not None] == ["a"]
-    monkeypatch.setattr(pickles, "MOST_OPCODES", 5)
+    monkeypatch.setattr(inductor, "MOST_OPCODES", 5)
     with pytest.raises(Unread, match="more than 5 instructions"):
         list(plain_values(pickle.dumps([1, 2, 3, 4, 5, 6])))
 

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.runs import GONE, MOST_KEPT, causes_of, keep_run, kept_runs
-from cache_engine.frameworks.watch import AGAIN, NEW, OTHER_KEY, Compiled, Run
+from cache_engine.frameworks.watch import (
+    AGAIN,
+    GONE,
+    MOST_KEPT,
+    NEW,
+    OTHER_KEY,
+    Compiled,
+    Run,
+    causes_of,
+    keep_run,
+    kept_runs,
+)
 from cache_engine.store.disk import open_store
 from cache_engine.upkeep.side_files import check_side_files
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks import torch_trace
+from cache_engine.frameworks import torch_compile
 from cache_engine.frameworks.comparison import differences
 from cache_engine.frameworks.folder import MOST_TEXT_BYTES
-from cache_engine.frameworks.torch_trace import MOST_LOG_BYTES, Lookup, lookups
+from cache_engine.frameworks.torch_compile import MOST_LOG_BYTES, Lookup, lookups
 from cache_engine.frameworks.values import Fault, ScanFinding
 from tests.frameworks.fixtures import unpack
 
@@ -91,7 +91,7 @@ def test_a_hostile_directory(trace: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found, findings = read(trace)
     assert len(found) == 8
     assert [each.fault for each in findings] == [Fault.NOT_A_FILE, Fault.NOT_A_FILE, Fault.TOO_LARGE]
-    monkeypatch.setattr(torch_trace, "MOST_LOOKUPS", 3)
+    monkeypatch.setattr(torch_compile, "MOST_LOOKUPS", 3)
     found, (finding,) = read(trace)
     assert (len(found), finding.fault) == (3, Fault.TOO_MANY)
 
@@ -103,4 +103,4 @@ def test_repeats_of_its_own_literals_are_read_in_linear_time(literal: str, trace
     """A pattern that goes back would not end within the test's time limit."""
     (trace / LOG).write_text(literal * (2_000_000 // len(literal)))
     found, _ = read(trace)
-    assert len(found) <= torch_trace.MOST_LOOKUPS
+    assert len(found) <= torch_compile.MOST_LOOKUPS

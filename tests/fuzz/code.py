@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
-from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
+from cache_engine.insight.linked.kernel import read_llvm, read_mlir, read_ptx
 from cache_engine.insight.linked.machine_code import read_sass
 from cache_engine.insight.linked.marks import linked
 

@@ -6,7 +6,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from cache_engine.cache.remote.entries import packed, unpacked
+from cache_engine.cache.remote.base import packed, unpacked
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
 

@@ -23,7 +23,7 @@ from cache_engine.kernels.select import FAMILIES, ranking
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
-from cache_engine.model.sizes import Sizes, parse_sizes
+from cache_engine.model.shapes import Sizes, parse_sizes
 from cache_engine.store.timings import Timings
 from tests.helpers import INVENTED_GPU, invented_timing, make_store
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.insight.flashinfer import write_solutions
+from cache_engine.insight.packs import write_solutions
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.gemm import GemmProblem
 from tests.cli.test_cli import document, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cache_engine.insight.linked import marks
-from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
+from cache_engine.insight.linked.kernel import read_llvm, read_mlir, read_ptx
 from cache_engine.insight.linked.machine_code import read_sass
 from cache_engine.insight.linked.marks import PTX, SOURCE, PaneText, folds_of, kinds_of, linked, main_loop
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache_engine import GemmProblem, open_cache
-from cache_engine.insight.metrics import _EDGES, prometheus_text, write_to_textfile
+from cache_engine.insight.monitoring import _EDGES, prometheus_text, write_to_textfile
 from cache_engine.model.events import Statistics, Totals
 from cache_engine.store.journal.spans import Spans, ceiling_s
 from tests.cli.test_cli import run

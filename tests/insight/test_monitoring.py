@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache_engine.cache.queue import QueueState
-from cache_engine.insight.metrics import prometheus_text
-from cache_engine.insight.monitoring import alert_rules, grafana_dashboard
+from cache_engine.insight.monitoring import alert_rules, grafana_dashboard, prometheus_text
 from cache_engine.model.events import Statistics, Totals
 from cache_engine.store.journal.spans import Spans
 from tests.cli.test_cli import run

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cache_engine.insight.timeline import trace
+from cache_engine.insight.monitoring import trace
 from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.events import EVICT, PUBLISH, UNPUBLISHED, USE, Event
 from tests.cli.test_cli import run

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cache_engine import GemmProblem, open_cache
-from cache_engine.cache.demand.report import DemandReport, DemandShare
-from cache_engine.insight.workload import MOST_SIZES, asked_cell, asked_rows, heaviest, kernel_shares
-from cache_engine.model.shape_counts import Shape
+from cache_engine.cache.demand import DemandReport, DemandShare
+from cache_engine.insight.coverage import MOST_SIZES, asked_cell, asked_rows, heaviest, kernel_shares
+from cache_engine.model.shapes import Shape
 from cache_engine.usage.demand import Sketch
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.model.gemm import MAX_DIMENSION
-from cache_engine.model.sizes import count_sizes, parse_sizes, sizes_text
+from cache_engine.model.shapes import count_sizes, parse_sizes, sizes_text
 
 PARTS = st.tuples(st.integers(1, 300), st.integers(0, 40))
 

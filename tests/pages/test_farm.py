@@ -11,8 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.team.board import Board, Run
-from cache_engine.team.broker import FARMS, Broker, connected
-from cache_engine.team.messages import CompileMessage
+from cache_engine.team.broker import FARMS, Broker, CompileMessage, connected
 from tests.helpers import make_store
 from tests.pages.opening import HERE, Open, Reader, frames, sound
 from tests.team.conftest import Redis

@@ -6,7 +6,7 @@ from datetime import UTC
 
 from app.presenters.kernel import demand_words, life_words, speed_words
 from app.presenters.speed import predictions
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.usage.demand import Ledger
 from tests.pages.opening import a_record
 

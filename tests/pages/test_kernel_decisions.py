@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.artifact import Record
-from cache_engine.store.pins import pinned_keys
+from cache_engine.store.notes import pinned_keys
 from cache_engine.upkeep.plan import Limits
 from tests.faults.test_hostile_text import HOSTILE
 from tests.helpers import make_store

@@ -17,7 +17,7 @@ from app.presenters.history import SPANS
 from app.presenters.overview import ShownPeriod, miss_columns, miss_rows, overview_tiles
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.decision import EVICTED, MISS, NEVER_SEEN, Decision
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_ms
 from cache_engine.upkeep.plan import Limits

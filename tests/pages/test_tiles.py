@@ -8,9 +8,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.inspection import block_threads, level_table, levels
 from cache_engine.insight.report.drawing import alone, tiles
-from cache_engine.insight.tiling import level_table, levels
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
 from tests.pages.opening import a_record

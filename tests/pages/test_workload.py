@@ -18,19 +18,16 @@ from app.presenters.forms import made_of, table_form
 from cache_engine import GemmProblem, model_shapes, open_cache
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.demand.report import DemandShare
+from cache_engine.cache.demand import DemandShare
 from cache_engine.cli.main import commands
 from cache_engine.evaluator.catalogue import table_shapes
-from cache_engine.frameworks.runs import keep_run
-from cache_engine.frameworks.watch import NEW, Compiled, Framework, Run
-from cache_engine.insight.coverage import Covering, coverage, distinct, wanted
-from cache_engine.insight.workload import WorkCell
+from cache_engine.frameworks.watch import NEW, Compiled, Framework, Run, keep_run
+from cache_engine.insight.coverage import Covering, WorkCell, coverage, distinct, wanted
 from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.events import CORRUPT, EVICT
 from cache_engine.model.gemm import DType
 from cache_engine.model.job import JobArguments
-from cache_engine.model.shape_counts import Shape, ShapeCounts
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import Shape, ShapeCounts, parse_sizes
 from cache_engine.store.disk import open_store
 from cache_engine.store.journal import Journal, append_decisions
 from cache_engine.store.layout import StoreLayout

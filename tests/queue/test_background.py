@@ -14,9 +14,10 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from cache_engine.cache.queue import PendingKernel, background
-from cache_engine.cache.queue.background import BackgroundCompiles
+from cache_engine.cache.queue import PendingKernel
 from cache_engine.cache.queue.slots import GivenUp
+from cache_engine.cache.serving import stand_ins
+from cache_engine.cache.serving.stand_ins import BackgroundCompiles
 from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
 from tests.queue.test_slots import KEYS
@@ -180,7 +181,7 @@ def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:
     code = (
         "import os, threading, time\n"
         "from contextlib import nullcontext\n"
-        "from cache_engine.cache.queue.background import BackgroundCompiles\n"
+        "from cache_engine.cache.serving.stand_ins import BackgroundCompiles\n"
         "behind, begun = BackgroundCompiles(1), threading.Event()\n"
         "def compile_it(is_wanted):\n"
         "    begun.set(); os.write(1, b'.'); time.sleep(0.2)\n"
@@ -215,7 +216,7 @@ def test_no_callback_keeps_another_or_a_compile_from_running(
 def test_a_callback_may_close_and_waits_for_no_thread_of_its_own(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "CLOSE_S", 600.0)
+    monkeypatch.setattr(stand_ins, "CLOSE_S", 600.0)
     behind: BackgroundCompiles[str] = BackgroundCompiles(1)
     closed = threading.Event()
 

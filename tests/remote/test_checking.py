@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote import verification
-from cache_engine.cache.remote.base import Remote, without_query
-from cache_engine.cache.remote.entries import FOLDER, name_of, packed, unpacked
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.base import FOLDER, Remote, name_of, packed, unpacked, without_query
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.cache.remote.transfer import compare, push
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.events import CLEAN_REMOTE

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote import client_process
-from cache_engine.cache.remote.base import LOOKUP, Remote, Timeouts
+from cache_engine.cache.remote.base import LOOKUP, MOST_BYTES, Remote, Timeouts
 from cache_engine.cache.remote.client_process import ClientProcess
-from cache_engine.cache.remote.entries import MOST_BYTES
 from cache_engine.errors import RemoteError, UsageError
 from tests.remote.waiting import until
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from cache_engine.cache.remote.base import Timeouts
-from cache_engine.cache.remote.key_value import KeyValue
+from cache_engine.cache.remote.clients import KeyValue
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from tests.remote.redis_server import redis_server
 

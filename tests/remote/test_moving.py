@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote import transfer
-from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.entries import FOLDER, name_of, packed, unpacked
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.base import FOLDER, Remote, name_of, packed, unpacked
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.cache.remote.transfer import compare, pull, push
 from cache_engine.cache.remote.verification import delete, plan, verify
 from cache_engine.errors import RemoteError, Unproved

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from cache_engine.cache.remote import client_process
-from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.base import Remote, name_of
 from cache_engine.cache.remote.client_process import ClientProcess
-from cache_engine.cache.remote.entries import name_of
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.model.key import CacheKey
 from tests.remote.conftest import S3

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.entries import name_of
-from cache_engine.cache.remote.objects import Objects
-from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
-from cache_engine.cache.remote.tier import Breaker, RemoteTier
+from cache_engine.cache.remote.base import Remote, name_of
+from cache_engine.cache.remote.clients import Objects
+from cache_engine.cache.remote.tier import Breaker, RemoteTier, SendQueue, SendTarget
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
@@ -126,7 +124,7 @@ def test_a_remote_that_fails_gets_them_when_it_answers_again(
     counts: Counts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cache_engine.cache.remote.send_queue._PAUSED_S", 0.01)
+    monkeypatch.setattr("cache_engine.cache.remote.tier._PAUSED_S", 0.01)
     remote, is_down = Objects(f"file://{tmp_path}/remote"), threading.Event()
     is_down.set()
     create = remote.create

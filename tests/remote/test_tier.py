@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache.remote.base import LOOKUP, Remote
+from cache_engine.cache.remote.base import LOOKUP, Remote, name_of, packed
 from cache_engine.cache.remote.client_process import ClientProcess
-from cache_engine.cache.remote.entries import name_of, packed
 from cache_engine.cache.remote.tier import Breaker, RemoteTier
 from cache_engine.cache.remote.transfer import push
 from cache_engine.errors import CorruptEntry, RemoteError, Unproved

@@ -15,7 +15,7 @@ import pytest
 from cache_engine.model.events import USE, Event, Tally
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.store.journal import Journal, fold, read_journal, writer
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout

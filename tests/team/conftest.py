@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.team.broker import connected
 from tests.remote.redis_server import program
 from tests.trust.keys import Builder

@@ -26,7 +26,7 @@ import celery.worker.consumer  # noqa: F401
 import pytest
 import redis  # noqa: F401
 
-from cache_engine.cache import build
+from cache_engine.cache import miss
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.selection import Selection
@@ -35,8 +35,7 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.settings import Settings
 from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team import worker as team_worker
-from cache_engine.team.broker import Broker
-from cache_engine.team.messages import asked
+from cache_engine.team.broker import Broker, asked
 from cache_engine.team.submission import Submission
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -114,7 +113,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
     def say(what: str, kernel: str) -> None:
         os.write(said, f"{what} {kernel} {command['machine']} {os.getpid()}\n".encode())
 
-    take, make, work = Broker.take, build.make_artifact, team_worker.Worker.work
+    take, make, work = Broker.take, miss.make_artifact, team_worker.Worker.work
 
     def taking(broker: Broker, kernel: str, *rest: Any) -> bool:
         is_taken = take(broker, kernel, *rest)
@@ -134,7 +133,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Broker, "take", taking)
-        patch.setattr(build, "make_artifact", compiling)
+        patch.setattr(miss, "make_artifact", compiling)
         patch.setattr(team_worker.Worker, "work", working_)
         settings = Settings.load(dir=command["store"], durability="fast").for_batch(1)
         worker = team_worker.Worker(settings, broker, remote, SigningKey.read(Path(key)))

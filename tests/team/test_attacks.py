@@ -20,11 +20,20 @@ from threading import Event, Thread
 import pytest
 
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.team.board import FAILURES, RUN, RUNS, WORKER, WORKERS, Board, Heart, Present, Run
-from cache_engine.team.broker import LEASE_S, MOST_ANSWER_BYTES, Broker, Keys, connected
-from cache_engine.team.messages import Answered, CompileMessage, answered, encode
+from cache_engine.team.broker import (
+    LEASE_S,
+    MOST_ANSWER_BYTES,
+    Answered,
+    Broker,
+    CompileMessage,
+    Keys,
+    answered,
+    connected,
+    encode,
+)
 from cache_engine.team.progress import look
 from cache_engine.team.submission import Submission, keys_there
 from tests.cli.test_cli import document, run

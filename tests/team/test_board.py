@@ -15,12 +15,11 @@ import pytest
 
 from cache_engine.batch.tuning import all_candidates
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.insight.coverage import cover
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.shape_counts import Shape
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import Shape, parse_sizes
 from cache_engine.team import submission as team_submission
 from cache_engine.team.board import (
     FAILURES,
@@ -36,8 +35,7 @@ from cache_engine.team.board import (
     Run,
     eta_s,
 )
-from cache_engine.team.broker import Broker, Keys, connected
-from cache_engine.team.messages import CompileMessage, encode
+from cache_engine.team.broker import Broker, CompileMessage, Keys, connected, encode
 from cache_engine.team.progress import (
     MOST_RUNS,
     MOST_WORKERS,
@@ -155,7 +153,7 @@ def test_a_run_says_how_far_it_is_and_when_it_will_end(broker: Redis, cache: Cac
 
 
 def _compile(selection: Any) -> Any:
-    from cache_engine.cache.build import compile_of
+    from cache_engine.cache.miss import compile_of
 
     return compile_of(selection)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cache_engine.cache import build
+from cache_engine.cache import miss
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.cache.remote.transfer import pull, push
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import RemoteError, UsageError
@@ -20,8 +20,7 @@ from cache_engine.store.signatures.signers import TrustedSigners
 from cache_engine.team import broker as broker_module
 from cache_engine.team import submission
 from cache_engine.team import worker as team_worker
-from cache_engine.team.broker import Broker, Keys, connected
-from cache_engine.team.messages import Answered, CompileMessage, answered, encode
+from cache_engine.team.broker import Answered, Broker, CompileMessage, Keys, answered, connected, encode
 from cache_engine.team.submission import MOST_SENT, Submission, keys_there
 from tests.cli.test_cli import document, run
 from tests.team.conftest import Redis, Workers
@@ -112,14 +111,14 @@ def test_a_message_that_comes_twice_is_compiled_once_however_long_that_takes(
     """Each process has a lease of its own, and renews it."""
     monkeypatch.setattr(broker_module, "LEASE_S", 1)
     monkeypatch.setattr(team_worker, "LEASE_S", 1)
-    compiled, make = list[str](), build.make_artifact
+    compiled, make = list[str](), miss.make_artifact
 
     def slowly(selection: Selection, *rest: Any) -> Any:
         compiled.append(selection.key)
         time.sleep(3)
         return make(selection, *rest)
 
-    monkeypatch.setattr(build, "make_artifact", slowly)
+    monkeypatch.setattr(miss, "make_artifact", slowly)
     (one,) = table(cache, 1)
     text = encode(CompileMessage.of("d" * 32, one))
     several = [

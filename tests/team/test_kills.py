@@ -19,8 +19,8 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.remote import verification
-from cache_engine.cache.remote.entries import FOLDER, key_in
-from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.base import FOLDER, key_in
+from cache_engine.cache.remote.clients import Objects
 from cache_engine.store.signatures.signers import TrustedSigners
 from tests.faults.counting import report
 from tests.helpers import code_of

@@ -8,7 +8,7 @@ import pytest
 
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import UsageError
-from cache_engine.team.messages import Answered, CompileMessage, answered, asked, encode
+from cache_engine.team.broker import Answered, CompileMessage, answered, asked, encode
 from tests.conftest import SAMPLE
 
 JOB, KEY = "0" * 32, "a" * 64

@@ -16,8 +16,7 @@ import torch
 from cache_engine.frameworks.comparison import differences
 from cache_engine.frameworks.readers.inductor import Inductor
 from cache_engine.frameworks.snapshots import read_snapshot
-from cache_engine.frameworks.torch_artifacts import artifacts_of, put_artifacts
-from cache_engine.frameworks.torch_trace import Lookup, lookups
+from cache_engine.frameworks.torch_compile import Lookup, artifacts_of, lookups, put_artifacts
 from cache_engine.frameworks.values import Entry, KeyFactors, Place, State
 from cache_engine.store.disk import open_store
 

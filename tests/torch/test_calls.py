@@ -328,10 +328,10 @@ def test_pytorch_may_be_imported_before_us_and_after(first: str, tmp_path: Path)
 def test_the_solution_for_flashinfer_bench_launches_and_never_calls_what_that_replaces(
     machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cache_engine.insight import flashinfer
+    from cache_engine.insight import packs
 
     there: dict[str, Any] = {}
-    exec(flashinfer._SOURCE, there)
+    exec(packs._SOURCE, there)
     a, b = torch.randn(5, 32).bfloat16(), torch.randn(24, 32).bfloat16()
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("it would call the solution again"))
     torch.testing.assert_close(there["run"](a, b), a @ b.T)

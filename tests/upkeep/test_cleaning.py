@@ -387,7 +387,7 @@ def test_a_store_whose_estimate_cannot_be_written_is_surveyed_once(
 _PUBLISHING = """
 import sys
 from cache_engine import GemmProblem, open_cache
-from cache_engine.cache import build
+from cache_engine.cache import miss
 from cache_engine.cache.stages import COMPILE
 from tests.helpers import make_entry
 
@@ -395,7 +395,7 @@ def compiled(_, stages):
     with stages(COMPILE):
         return make_entry(0)[1]
 
-vars(build).update(make_artifact=compiled)
+vars(miss).update(make_artifact=compiled)
 first, publishes, openings = map(int, sys.argv[2:])
 for number in range(openings):
     with open_cache(sys.argv[1], durability="fast", max_entries=3) as cache:

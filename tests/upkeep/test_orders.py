@@ -17,7 +17,7 @@ from cache_engine.errors import KeyNotFound, StoreError, UsageError
 from cache_engine.model.artifact import Blob, Record
 from cache_engine.model.events import EntryUsage
 from cache_engine.model.key import CacheKey
-from cache_engine.store import pins
+from cache_engine.store import notes
 from cache_engine.store.journal import Journal, fold
 from cache_engine.upkeep.cleanup import apply, plan_cleaning
 from cache_engine.upkeep.integrity import check
@@ -200,7 +200,7 @@ def test_a_wrong_key_pins_nothing(cache: Cache) -> None:
 
 
 def test_pins_are_bounded(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pins, "MOST_PINS", 2)
+    monkeypatch.setattr(notes, "MOST_PINS", 2)
     keys = [_publish(cache, seed) for seed in range(3)]
     cache.admin.pin(*keys[:2])
     cache.admin.pin(keys[0])  # again

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.usage import demand
 from cache_engine.usage.demand import MOST_SHAPES, Ledger, by_bytes, by_flops, rate
 from cache_engine.usage.timeline import Timeline

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.usage import timeline as module
 from cache_engine.usage.timeline import MOST_PERIODS, Stored, Timeline
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from cache_engine.cache.build import compile_of
-from cache_engine.cache.demand.report import MODEL
+from cache_engine.cache.demand import MODEL
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTime, LaunchTimes
+from cache_engine.cache.miss import compile_of
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Request, Selection
 from cache_engine.errors import GemmCacheError
@@ -32,7 +32,7 @@ from cache_engine.model.gemm import Specialisation
 from cache_engine.model.gemm.fields import Options
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 from cache_engine.usage.compile_time import CompileTimes, fitted
 from cache_engine.usage.demand import Ledger, rate
 from cache_engine.usage.payback import Payback, Use, payback, price_s, stays_promoted

@@ -13,7 +13,7 @@ import msgspec
 from cache_engine.errors import ExtraMissing
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
-from cache_engine.model.shape_counts import Shape
+from cache_engine.model.shapes import Shape
 
 if TYPE_CHECKING:
     from cache_engine.cache.selection import Selection

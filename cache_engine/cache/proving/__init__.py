@@ -19,10 +19,10 @@ import msgspec
 
 from cache_engine.cache.proving.watchdog import ENDED, Kernel, Verdict, order_of, watched
 from cache_engine.cache.queue import PendingKernel, Priority
-from cache_engine.cache.queue.background import BackgroundCompiles
 from cache_engine.cache.queue.slots import GivenUp
 from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
 from cache_engine.cache.serving import CompiledKernel
+from cache_engine.cache.serving.stand_ins import BackgroundCompiles
 from cache_engine.errors import CorruptEntry, NotHereError
 from cache_engine.gpu.probe import current_gpu
 from cache_engine.gpu.timer import Timing

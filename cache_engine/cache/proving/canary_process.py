@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from cache_engine.cache.build import make_artifact
+from cache_engine.cache.miss import make_artifact
 from cache_engine.cache.proving.watchdog import Kernel, Order, Verdict
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.stages import StageClock

@@ -26,13 +26,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from cache_engine.cache.remote import key_value, objects
 from cache_engine.cache.remote.base import COMMAND, Timeouts, without_query
+from cache_engine.cache.remote.clients import KEY_VALUE_STORES, OBJECT_STORES
 from cache_engine.errors import CorruptEntry, ExtraMissing, GemmCacheError, RemoteError, UsageError
 from cache_engine.process import renew_after_fork, unforked
 from cache_engine.units import human_bytes, printable
 
-KINDS = (*objects.KINDS, *key_value.KINDS)
+KINDS = (*OBJECT_STORES, *KEY_VALUE_STORES)
 """The first parts of the URLs of remotes, such as ``s3``."""
 MEMORY_BYTES = 256 * 2**20
 """The bytes of memory that the client may use: 24 MB at its start, and three copies of what eight threads transfer.

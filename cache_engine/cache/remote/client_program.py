@@ -14,9 +14,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from cache_engine.cache.remote import key_value, objects
 from cache_engine.cache.remote.base import Remote, Timeouts, said
 from cache_engine.cache.remote.client_process import MEMORY_BYTES, Frames
+from cache_engine.cache.remote.clients import KEY_VALUE_STORES, KeyValue, Objects
 from cache_engine.errors import GemmCacheError
 
 _MOST_NAME, _MOST_NAMES = 1024, 500
@@ -51,9 +51,9 @@ def _bind() -> None:
 
 
 def _client(url: str, patience: Timeouts, options: dict[str, Any]) -> Remote:
-    if url.startswith(key_value.KINDS):
-        return key_value.KeyValue(url, patience)
-    return objects.Objects(url, patience, **options)
+    if url.startswith(KEY_VALUE_STORES):
+        return KeyValue(url, patience)
+    return Objects(url, patience, **options)
 
 
 def _serve(remote: Remote, connection: Frames) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cache_engine.cache.remote.base import Remote, without_query
-from cache_engine.cache.remote.entries import (
+from cache_engine.cache.remote.base import (
     FOLDER,
     MOST_BUNDLE_BYTES,
     MOST_BYTES,
+    Remote,
     is_bundle,
     key_in,
     name_of,
     packed,
     unpacked,
+    without_query,
 )
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.frameworks.bundle_packs import packed_row

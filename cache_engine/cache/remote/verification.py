@@ -6,14 +6,15 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cache_engine.cache.remote.base import Remote, without_query
-from cache_engine.cache.remote.entries import (
+from cache_engine.cache.remote.base import (
     FOLDER,
     MOST_BUNDLE_BYTES,
     MOST_BYTES,
+    Remote,
     key_in,
     name_of,
     unpacked,
+    without_query,
 )
 from cache_engine.cache.remote.transfer import in_parallel
 from cache_engine.errors import CorruptEntry, StoreError, UsageError

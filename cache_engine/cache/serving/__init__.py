@@ -56,8 +56,8 @@ _LONGEST_REASON = 1000
 
 # The modules that the first miss of a process imports, in any thread.
 _FOR_A_MISS = (
-    "cache_engine.cache.build",
-    "cache_engine.cache.decision_log",
+    "cache_engine.cache.miss",
+    "cache_engine.cache.miss",
     "cache_engine.cache.serving.remote_client",
     "cache_engine.compilers.disassembly",
     "cache_engine.upkeep.cleanup",
@@ -343,7 +343,7 @@ class Serving:
         if priority is Priority.CALLER:
             self._journal.asked(selection.problem)
         if self._store is not None:
-            from cache_engine.cache.decision_log import log_miss
+            from cache_engine.cache.miss import log_miss
 
             log_miss(self._journal, self._store, selector, selection, fault, forced=force)
         if _log.is_on(INFO):
@@ -388,7 +388,7 @@ class Serving:
         self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
     ) -> CompiledKernel:
         """Stores a compiled kernel if possible, and returns it, stored or not."""
-        from cache_engine.cache.build import describe
+        from cache_engine.cache.miss import describe
 
         key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
 
@@ -463,13 +463,11 @@ class Serving:
 
 
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
+    from cache_engine.cache import miss
+
     if debug_dump is None:
-        from cache_engine.cache import build
-
-        return build.make_artifact(selection, stages)
-    from cache_engine.cache.debug_dump import make_artifact_and_dump  # a rare need
-
-    return make_artifact_and_dump(debug_dump, selection, stages)
+        return miss.make_artifact(selection, stages)
+    return miss.make_artifact_and_dump(debug_dump, selection, stages)
 
 
 def refusal(error: OSError | StoreError) -> Failure:

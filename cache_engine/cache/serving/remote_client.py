@@ -28,8 +28,7 @@ from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.cache.remote.client_process import ClientProcess
-    from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
-    from cache_engine.cache.remote.tier import Breaker, Fetched, RemoteTier
+    from cache_engine.cache.remote.tier import Breaker, Fetched, RemoteTier, SendQueue, SendTarget
 
 _log = logging.getLogger(__name__)
 MOST_STORING = 64
@@ -131,7 +130,7 @@ class RemoteClient:
             return
         with self._opening:
             if self._behind is None:
-                from cache_engine.cache.remote.send_queue import SendQueue
+                from cache_engine.cache.remote.tier import SendQueue
 
                 self._behind = SendQueue(self._store, self._way, self._journal.shared)
                 self._close_at_end()
@@ -236,7 +235,7 @@ class RemoteClient:
 
     def _way(self) -> SendTarget:
         """The remote, signing function and breaker for sending compiled kernels; the sending thread calls this."""
-        from cache_engine.cache.remote.send_queue import SendTarget
+        from cache_engine.cache.remote.tier import SendTarget
         from cache_engine.store.signatures.signers import SigningKey
 
         if self._settings.signing_key is None:

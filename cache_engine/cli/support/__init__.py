@@ -40,7 +40,7 @@ from cache_engine.model.documents import to_json
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.sizes import parse_sizes
+from cache_engine.model.shapes import parse_sizes
 from cache_engine.settings import PACKS
 from cache_engine.store.files import refuse_device
 from cache_engine.units import counted, printable

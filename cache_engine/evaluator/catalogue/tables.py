@@ -15,7 +15,7 @@ from cache_engine.assets import shape_catalogue
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.inputs import open_input
 from cache_engine.model.gemm import NO_EPILOGUE, DType, DTypeLike, Epilogue, GemmProblem, Mode
-from cache_engine.model.sizes import Sizes, joined_sizes
+from cache_engine.model.shapes import Sizes, joined_sizes
 from cache_engine.units import human_bytes
 
 _Row = TypeVar("_Row")

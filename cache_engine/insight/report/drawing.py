@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from cache_engine.insight.inspection import Level, Roles, Walk, levels, plain, roles, scale_blocks, walk
 from cache_engine.insight.passes import Priced
 from cache_engine.insight.report.page import COLOURS, Figure, Table, safe
-from cache_engine.insight.tiling import Level, Roles, Walk, levels, plain, roles, scale_blocks, walk
 from cache_engine.model.artifact import Record
 from cache_engine.units import counted
 

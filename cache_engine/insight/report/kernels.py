@@ -12,7 +12,7 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, Prediction
 from cache_engine.index import queries
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
-from cache_engine.insight.inspection import described, inspect
+from cache_engine.insight.inspection import described, inspect, level_table
 from cache_engine.insight.passes import predicted
 from cache_engine.insight.report.drawing import Bar, Series, bars, columns, roofline, tiles
 from cache_engine.insight.report.page import (
@@ -27,7 +27,6 @@ from cache_engine.insight.report.page import (
     Table,
     moment,
 )
-from cache_engine.insight.tiling import level_table
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.architecture import Occupancy
 from cache_engine.model.artifact import LOG, PTX, SOURCE, Record

@@ -158,8 +158,8 @@ class GemmProblem:
         Raises:
             InvalidProblem: when a value is not supported; the text names the field and the allowed values.
         """
-        m, n, k = _size("m", m, MAX_DIMENSION), _size("n", n, MAX_DIMENSION), _size("k", k, MAX_DIMENSION)
-        batch = _size("the number of groups (batch)" if mode else "batch", batch, MAX_BATCH)
+        m, n, k = checked_size("m", m), checked_size("n", n), checked_size("k", k)
+        batch = checked_size("the number of groups (batch)" if mode else "batch", batch, MAX_BATCH)
         dtype = member_of(DType, "dtype", dtype, INPUT_DTYPES)
         allowed = OUT_DTYPES[dtype]
         out_dtype = allowed[0] if out_dtype is None else member_of(DType, "out dtype", out_dtype)
@@ -297,7 +297,7 @@ def _check_compiling(opt_level: object, fast_math: object) -> None:
         raise InvalidProblem(f"fast math is {fast_math!r}; it must be True, False or None")
 
 
-def _size(name: str, value: Any, limit: int) -> int:
+def checked_size(name: str, value: Any, limit: int = MAX_DIMENSION) -> int:
     """The size as a Python integer; raises ``InvalidProblem`` unless it is an integer from 1 to ``limit``."""
     if type(value) is int and 1 <= value <= limit:
         return value
@@ -306,6 +306,6 @@ def _size(name: str, value: Any, limit: int) -> int:
     except TypeError:
         size = 0
     if isinstance(value, bool) or not 1 <= size <= limit:
-        shown = f"{size:,}" if size else repr(value)
+        shown = f"{size:,}" if size and not isinstance(value, bool) else repr(value)
         raise InvalidProblem(f"{name} is {shown}; it must be a whole number from 1 to {limit:,}")
     return size

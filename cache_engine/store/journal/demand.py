@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.shape_counts import ShapeCounts
+from cache_engine.model.shapes import ShapeCounts
 from cache_engine.store.files import read_whole
 from cache_engine.store.journal import lines
 from cache_engine.store.journal.lines import UnknownSnapshot, decoded, read_new

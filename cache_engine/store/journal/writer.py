@@ -18,7 +18,7 @@ from cache_engine.logs import DEBUG, WARNING, Log
 from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.shape_counts import Shape, ShapeCounts
+from cache_engine.model.shapes import Shape, ShapeCounts
 from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end, weak
 from cache_engine.store.journal.lines import OPEN, append
 from cache_engine.store.journal.spans import Spans
