@@ -98,7 +98,9 @@ def test_a_page_looks_as_it_did(tab: Page, fixed: Shown, tmp_path: Path, name: s
             file = f"{name}-{width}-{theme}.png"
             if os.environ.get("RECORD_PICTURES"):
                 PICTURES.mkdir(exist_ok=True)
-                seen.quantize(32, dither=Image.Dither.NONE).save(PICTURES / file, optimize=True)
+                seen.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                    PICTURES / file, optimize=True
+                )
             else:
                 said += _compared(Image.open(PICTURES / file).convert("RGB"), seen, tmp_path / file)
     assert said == []
