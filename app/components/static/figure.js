@@ -115,8 +115,7 @@ function bars(data, width, height, drawing, fills) {
     if (tilted) {
       const [x, y] = [left + middle + 4, base + 12];
       drawing.append(label(x, y, name, "end", { transform: `rotate(-45 ${x} ${y})` }));
-    } else if (every === 1) drawing.append(label(left + middle, base + SAID, name, "middle"));
-    else if (left + middle + wide(name) / 2 < width) drawing.append(label(Math.max(left + middle, wide(name) / 2), base + SAID, name, "middle"));
+    } else if (left + middle + wide(name) / 2 < width) drawing.append(label(Math.max(left + middle, wide(name) / 2), base + SAID, name, "middle"));
   });
   const before = data.groups.map(() => 0);
   data.series.forEach((series, place) => {

@@ -1,12 +1,13 @@
 """Loaded by Python as it starts, where this folder is on its path: keeps the process from talking to other machines.
 
-What it wanted is noted, for the test to see.
+What it wanted is noted, for the test to see. CLOCK_STARTS_AT moves the clock, for pages that say how old things are.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 _LOG = os.environ.get("CONNECTIONS_LOG")
@@ -29,3 +30,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 if _LOG is not None:
     sys.addaudithook(_note)
+
+if "CLOCK_STARTS_AT" in os.environ:
+    _read, _by_s = time.time, float(os.environ["CLOCK_STARTS_AT"]) - time.time()
+    time.time = lambda: _read() + _by_s
