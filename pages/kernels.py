@@ -112,6 +112,7 @@ def change_view() -> None:
 
 
 cache = context.cache()
+st.query_params.pop("key", None)  # which Streamlit adds when the reader goes back from a kernel
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title("Kernels", width="content")
     found = entries.frameworks()

@@ -17,7 +17,7 @@ STOP = "<div data-testid='stStatusWidget'><button id='stop'>Stop</button></div>"
 
 
 def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser: Browser, dashboard: str) -> None:
-    page.goto(f"{dashboard}/compile?m=64&n=96&arch=sm_80")
+    page.goto(f"{dashboard}/compile?s_m=64&s_n=96&s_arch=sm_80")
     expect(page.get_by_label("n", exact=True)).to_have_value("96", timeout=WAIT_MS)
     page.get_by_label("k", exact=True).fill("64")
     page.get_by_label("k", exact=True).press("Tab")
@@ -70,7 +70,7 @@ def test_the_browsers_back_and_forward_go_through_the_values_of_the_form(page: P
 
 
 def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: str, compiled_store: Path) -> None:
-    page.goto(f"{dashboard}/compile?what=A+model%27s+table&t_arch=sm_80&t_arch=sm_90&t_arch=sm_120")
+    page.goto(f"{dashboard}/compile?what=Whole+model&t_arch=sm_80&t_arch=sm_90&t_arch=sm_120")
     expect(page.get_by_text(re.compile("0 of [0-9]+ kernels cached"))).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Compile missing kernels").click()
     with job_held(compiled_store):

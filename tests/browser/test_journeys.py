@@ -106,7 +106,7 @@ def test_search_a_kernel_read_its_code_compare_it_and_go_back(reader: Reader, sh
 def test_a_link_opened_cold_shows_the_kernel_and_its_list(reader: Reader, shown: Shown) -> None:
     page = reader.page
     record = next(record for record in make_store(shown.store).records() if record.family == "simt")
-    page.goto(f"{shown.address}/kernels?key={record.key}&q=sm_75")
+    page.goto(f"{shown.address}/kernel?key={record.key}&q=sm_75")
     expect(page.get_by_test_id("stCode").first).to_contain_text(record.name, timeout=WAIT_MS)
     reader.press(_link(page, "Back to results"))
     expect(page.get_by_text("1–1 of 1", exact=True)).to_be_visible(timeout=WAIT_MS)

@@ -196,39 +196,3 @@ def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page
     code.focus()
     page.keyboard.press("End")
     page.wait_for_function("() => document.activeElement.scrollTop > 0", polling=50)
-
-
-def test_labels_of_the_drawing_have_the_contrast_of_text(page: Page, shown: Shown) -> None:
-    """In both themes, on the tiles of A and B, which are drawn with an opacity of 0.35 on the page."""
-    app = page.get_by_test_id("stApp")
-    page.goto(f"{shown.address}/kernel?key={next(make_store(shown.store).keys())}")
-    label = page.locator(".annotation-text").first
-    expect(label).to_be_attached(timeout=3 * WAIT_MS)
-    at_rest(page)  # a figure is drawn twice
-    expect(label).to_have_css("fill", re.compile("rgb"))
-    light = app.evaluate("app => getComputedStyle(app).backgroundColor")
-    _check_contrast(page)
-    page.emulate_media(color_scheme="dark")
-    expect(app).not_to_have_css("background-color", light, timeout=WAIT_MS)
-    at_rest(page)
-    _check_contrast(page)
-
-
-def _check_contrast(page: Page) -> None:
-    text = _colour(page.locator(".annotation-text").first.evaluate("label => getComputedStyle(label).fill"))
-    ground = _colour(page.get_by_test_id("stApp").evaluate("app => getComputedStyle(app).backgroundColor"))
-    for tile in ((0, 114, 178), (213, 94, 0)):
-        behind = [0.35 * over + 0.65 * under for over, under in zip(tile, ground, strict=True)]
-        lighter, darker = sorted((_luminance(text), _luminance(behind)), reverse=True)
-        assert (lighter + 0.05) / (darker + 0.05) >= 4.5
-
-
-def _colour(css: str) -> list[float]:
-    return [float(part) for part in re.findall(r"[\d.]+", css)[:3]]
-
-
-def _luminance(colour: list[float]) -> float:
-    """As WCAG 2.1 defines it."""
-    parts = [part / 255 for part in colour]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

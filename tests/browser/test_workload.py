@@ -59,7 +59,7 @@ def test_pages_do_not_move_while_their_tables_are_drawn(page: Page, dashboard: s
 
 
 def test_what_is_missing_is_compiled_and_followed_in_place(page: Page, dashboard: str, compiled_store: Path) -> None:
-    page.goto(f"{dashboard}/architectures?model=DeepSeek-V3&archs=sm_80&archs=sm_90")
+    page.goto(f"{dashboard}/coverage?model=DeepSeek-V3&archs=sm_80&archs=sm_90")
     expect(page.get_by_role("heading", name="Workload", exact=True)).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_text(re.compile("About .* of compiling on this machine"))).to_be_visible(timeout=WAIT_MS)
     page.get_by_text("Missing only").click()

@@ -70,7 +70,7 @@ def test_the_phase_decides_between_ways_of_computing_unless_one_is_chosen() -> N
     ("asked", "said"),
     [
         ({"phase": "training"}, "unknown phase 'training'; use one of: prefill, decode"),
-        ({"alternatives": ("other",)}, "unknown alternative 'other'"),
+        ({"alternatives": ("other",)}, "unknown mode 'other'; use one of: "),
         ({"alternatives": ("fused", "separate")}, "fused and separate exclude each other"),
     ],
 )

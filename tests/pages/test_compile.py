@@ -108,7 +108,9 @@ def test_a_link_to_a_job_shows_its_request_and_result(open_page: Open, compiled_
 
 def test_the_address_alone_fills_in_the_form(open_page: Open, compiled_store: Path) -> None:
     """Values that are invalid there are ignored."""
-    app = sound(open_page(compiled_store, "compile", m="33", k="many", layout="tn", arch="<b>", compiler="nvcc"))
+    app = sound(
+        open_page(compiled_store, "compile", s_m="33", s_k="many", s_layout="tn", s_arch="<b>", s_compiler="nvcc")
+    )
     assert [app.number_input(key=f"s_{name}").value for name in ("m", "n", "k")] == [33, 7168, 2048]
     assert [app.selectbox(key=f"s_{name}").value for name in ("layout", "compiler")] == ["tn", "nvcc"]
 
@@ -187,7 +189,7 @@ def test_a_table_lists_problems_without_a_kernel_at_the_end(open_page: Open, com
 
 
 def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store: Path) -> None:
-    app = open_page(compiled_store, "compile", what="A model's table", s_model="DeepSeek-V3")
+    app = open_page(compiled_store, "compile", what="Whole model", s_model="DeepSeek-V3")
     targets = app.multiselect(key="s_targets")
     targets.set_value(targets.options)
     app.run()
