@@ -159,7 +159,7 @@ Question = tuple[Callable[..., Any], tuple[object, ...], dict[str, object]]
 def question(
     function: Callable[Concatenate[Connection, _P], Any], /, *arguments: _P.args, **options: _P.kwargs
 ) -> Question:
-    """A question for ``ask_ahead``, from the arguments of ``ask``."""
+    """Packs a query and its arguments, given as to ``ask``, for ``ask_ahead``; asks nothing."""
     return function, arguments, options
 
 

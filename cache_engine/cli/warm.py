@@ -319,7 +319,7 @@ class _Tally:
         self._report()
 
     def _fail(self, problem: str, error: str) -> None:
-        """Counts one failed problem, and prints the reason."""
+        """Stores one failed problem with its reason, and reports the progress."""
         self.failed.append(results.FailedProblem(problem=problem, error=error))
         self._report()
 

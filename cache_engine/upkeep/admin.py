@@ -147,7 +147,7 @@ class Admin:
         self.journal.event(kind, detail=detail, by=by or local_user())
 
     def find_key(self, prefix: str) -> CacheKey:
-        """The key that starts with ``prefix``, of a kernel of ours or of another framework. Does not read the kernel.
+        """The key, of our or another framework's kernel, that starts with ``prefix``. Does not read the kernel.
 
         Raises:
             UsageError: when ``prefix`` cannot be the start of a key.
@@ -184,7 +184,7 @@ class Admin:
             raise KeyNotFound(f"{error}; a newer version wrote it") from error
 
     def find_stored(self, prefix: str) -> Record | Group:
-        """The kernel whose key starts with ``prefix``, of ours or of another framework.
+        """The stored kernel, ours or another framework's, whose key starts with ``prefix``.
 
         Raises the errors of ``find_key`` and ``adapted``.
         """
