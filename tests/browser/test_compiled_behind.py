@@ -59,8 +59,12 @@ def _ask_from_two_processes(store: Path) -> tuple[set[str], set[str], int]:
     layout = open_cache(store).layout
 
     def watch() -> None:
+        before: set[str] = set()
         while not ended.wait(0.005):
-            most.append(len(queue_state(layout, SLOTS).compiling))
+            # Seen twice: a look reads one file after the other, while a compile ends and the next begins.
+            now = {str(one.key) for one in queue_state(layout, SLOTS).compiling}
+            most.append(len(now & before))
+            before = now
 
     watcher = threading.Thread(target=watch)
     watcher.start()
