@@ -32,7 +32,7 @@ OLD_RULES = {
 }  # fmt: skip
 """For each name of a rule of cleaning in an earlier version: its present name."""
 MORE, VALIDATION, SAVED = "More", "Validation", "Saved results"
-"""The name of the part of the page Predict that has two others, and their names, which stood beside it once."""
+"""Names of the page Predict: of the part More, and of its two tabs, which were parts in an earlier version."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
 """The pages of earlier versions that no longer exist; ``moved`` says where their content is now."""
 

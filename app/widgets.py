@@ -179,7 +179,7 @@ def renew_address() -> None:
     st.session_state[_LINK] = parse_qs(run.query_string) if run is not None and has_left else {}
     if run is None or run.page_script_hash != page or run.is_history_navigation:
         return
-    try:  # nothing public tells the use of a widget from a link to the page
+    try:  # no public function says whether this run follows the use of a widget or a link
         state = run.session_state._state  # noqa: SLF001
         used = any(map(state._widget_changed, state._new_widget_state))  # noqa: SLF001
     except AttributeError:  # of a later Streamlit

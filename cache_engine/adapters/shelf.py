@@ -342,7 +342,7 @@ def files_of(stored: StoredGroup) -> dict[str, str]:
     """
     paths = _own.written.get(stored.digest)
     if paths is None or not all(map(os.path.exists, paths.values())):
-        # Another thread may write the same meanwhile, into a folder of its own.
+        # Another thread may write the same files at the same time, into another folder.
         paths = _own.written[stored.digest] = write_files(stored.group.files)
     return paths
 

@@ -413,12 +413,12 @@ def _others(pid: int, events: Iterable[Event], names: Mapping[str, str]) -> Iter
             if marks := {name: value for name in _MARKS if (value := getattr(event, name))}:
                 yield _mark(pid, "waits" if "lock_waits" in marks else "remote", event.at, marks)
         elif event.kind != PUBLISH or not event.compile_us:
-            told = {"key": event.key, "name": names.get(event.key, ""), "detail": event.detail, "by": event.by}
-            yield _mark(pid, event.kind, event.at, {**told, "bytes": event.stored_bytes})
+            details = {"key": event.key, "name": names.get(event.key, ""), "detail": event.detail, "by": event.by}
+            yield _mark(pid, event.kind, event.at, {**details, "bytes": event.stored_bytes})
     for at, counts in lookups.items():
         yield {"ph": "C", "name": "lookups", "pid": pid, "tid": 0, "ts": at * 1e6, "args": counts}
 
 
-def _mark(pid: int, name: str, at: float, told: Mapping[str, Any]) -> TraceEvent:
-    shown = {name: value for name, value in told.items() if value}
+def _mark(pid: int, name: str, at: float, details: Mapping[str, Any]) -> TraceEvent:
+    shown = {name: value for name, value in details.items() if value}
     return {"ph": "i", "s": "t", "name": name, "pid": pid, "tid": _EVENTS, "ts": at * 1e6, "args": shown}

@@ -59,19 +59,11 @@ def _ends(pid: int) -> bool:
     return False
 
 
-@pytest.mark.soak
-def test_killed_at_every_step_a_proof_is_whole_or_absent(tmp_path: Path) -> None:
-    _killed_at(STEPS, tmp_path)
-
-
-def test_killed_at_any_step_a_proof_is_whole_or_absent(tmp_path: Path) -> None:
-    _killed_at(of_today(STEPS, 2), tmp_path)
-
-
-def _killed_at(steps: Sequence[str], folder: Path) -> None:
+@pytest.mark.parametrize("steps", [of_today(STEPS, 2), pytest.param(STEPS, marks=pytest.mark.soak)])
+def test_killed_at_any_step_a_proof_is_whole_or_absent(tmp_path: Path, steps: Sequence[str]) -> None:
     for step in steps:
         print(step)
-        store = folder / step
+        store = tmp_path / step
         with _started(store, step) as process:
             canaries = int(_line(process, STARTED).split()[1])
             _go(process)

@@ -234,7 +234,7 @@ class PendingKernel(Generic[T]):
         """Creates a handle that is not ready.
 
         Args:
-            lend: returns a context manager that raises the compile's priority while somebody waits for the kernel.
+            lend: returns a context manager that raises the compile's priority while a caller waits for the kernel.
         """
         self.key = key
         self.kernel: T | None = None

@@ -244,7 +244,7 @@ class BackgroundCompiles(Generic[T]):
         If the compile failed less than ``retry_after_s`` ago, the failed handle is returned instead.
 
         Args:
-            lend: returns a context manager that raises the compile's priority while somebody waits for the kernel.
+            lend: returns a context manager that raises the compile's priority while a caller waits for the kernel.
         """
         failed = self.failed(key)
         if failed is not None:

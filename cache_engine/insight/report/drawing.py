@@ -140,7 +140,7 @@ def roofs(shown: Sequence[Roof], across: str, up: str) -> str:
 
 
 def alone(svg: str, scheme: str) -> str:
-    """A figure as a picture of its own, in the colours of the report; ``scheme`` is ``light`` or ``dark``."""
+    """A figure as an SVG file with the colours of the report; ``scheme`` is ``light`` or ``dark``."""
     style = (
         f"{COLOURS} :root {{ color-scheme: {scheme} }} text {{ fill: var(--ink); font: 12px system-ui, sans-serif }}"
     )
