@@ -29,6 +29,10 @@ _OPENED, _DRAWN = "page opened last", "address drawn last"
 _LINK = "parameters of the link from another page"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 _PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
+_SIGN_S = 0.2
+SMALLER_CHIP = "Choose a chip with fewer cores or larger cubes, or run gemm-cache evaluate, which has no limit."
+FEWER_ROWS = "Give fewer measurements, or run gemm-cache calibrate --check all, which has no limit."
+SHORTER_RANGE = "Choose a shorter time range, or run gemm-cache demand, which has no limit."
 
 
 def title(text: str) -> None:
@@ -356,12 +360,6 @@ def _list_address() -> dict[str, list[str]]:
     if "q" in names:
         names.pop("text", None)
     return {new: st.query_params.get_all(name) for name, new in names.items()}
-
-
-_SIGN_S = 0.2
-SMALLER_CHIP = "Choose a chip with fewer cores or larger cubes, or run gemm-cache evaluate, which has no limit."
-FEWER_ROWS = "Give fewer measurements, or run gemm-cache calibrate --check all, which has no limit."
-SHORTER_RANGE = "Choose a shorter time range, or run gemm-cache demand, which has no limit."
 
 
 class SearchLimit:

@@ -17,6 +17,8 @@ from cache_engine.upkeep.plan import DAY_S
 from cache_engine.upkeep.quarantine import Item
 
 _ACTS, _REPAIRED, _HOW = "repair plan", "repaired", "how it was checked"
+_SEEN = "items seen in quarantine"
+ALL = "all"
 
 
 def draw_integrity(permitted: bool) -> None:
@@ -80,10 +82,6 @@ def _check(share: float) -> None:
     sample = "" if share == 1 else f", a random sample of about {share:.0%}"
     st.session_state[_HOW] = f"{counted(read, 'kernel')} checked{sample}."
     st.session_state["agreed"] = False
-
-
-_SEEN = "items seen in quarantine"
-ALL = "all"
 
 
 def draw_quarantine(permitted: bool) -> None:

@@ -33,6 +33,7 @@ MOST_BYTES = 64 * 1024**2
 """The largest pack that goes through the browser, which holds it in memory; the command line has no limit."""
 SHOWN = 50
 _MADE, _SEEN, _IMPORTED = "pack built", "pack previewed", "pack imported"
+BY_NAME = "as the file says"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _check_size(size: int) -> None:
     if size > MOST_BYTES:
         raise UsageError(
             f"these kernels take {human_bytes(size)}, and a download is limited to {human_bytes(MOST_BYTES)}; choose "
-            f"fewer, or run {context.command('export', 'FILE')}"
+            f"fewer, or run {context.command('pack', 'export', 'FILE')}"
         )
 
 
@@ -198,9 +199,6 @@ def _opened(uploaded: UploadedFile, folder: Path) -> Pack:
         return context.cache().admin.open_pack(path)
     except GemmCacheError as error:
         raise type(error)(str(error).replace(f"{folder}/", "")) from error
-
-
-BY_NAME = "as the file says"
 
 
 def draw_results(permitted: bool) -> None:

@@ -29,6 +29,7 @@ from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
 
 SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
+_ROWS = 20
 
 
 def draw(heading: DeltaGenerator) -> None:
@@ -122,9 +123,6 @@ def _sass(where: str, stamp: str, _address: Address, _entry: Entry) -> str:  # n
     if isinstance(data, Failure):
         raise StoreError(data.reason)
     return tools.sass(data)
-
-
-_ROWS = 20
 
 
 def list_adapted(

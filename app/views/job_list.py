@@ -24,6 +24,20 @@ from cache_engine.units import counted, human_age, printable
 
 _WAIT_S = 0.3
 POLL_S = 3.0
+_HOURS = (
+    Column("From", "start", "when"),
+    Column("Compiled", "compiled", "count", bar=True),
+    Column("Found", "found", "count"),
+    Column("Failed", "failed", "count", bar=True),
+)
+"""The columns of the outcomes of the last 24 hours, by hour."""
+_FAILED = (
+    Column("When", "at", "age"),
+    Column("Kernel", "kernel"),
+    Column("Cause", "error"),
+    Column("Worker", "worker"),
+    Column("Key", lambda one: one.key[:12]),
+)
 
 
 @st.fragment(run_every=POLL_S)
@@ -156,21 +170,3 @@ def _worker_columns(at: float) -> list[Column]:
 
 def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s ago" if seconds < 60 else human_age(seconds)
-
-
-_HOURS = (
-    Column("From", "start", "when"),
-    Column("Compiled", "compiled", "count", bar=True),
-    Column("Found", "found", "count"),
-    Column("Failed", "failed", "count", bar=True),
-)
-"""The columns of the outcomes of the last 24 hours, by hour."""
-
-
-_FAILED = (
-    Column("When", "at", "age"),
-    Column("Kernel", "kernel"),
-    Column("Cause", "error"),
-    Column("Worker", "worker"),
-    Column("Key", lambda one: one.key[:12]),
-)

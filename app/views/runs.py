@@ -17,6 +17,19 @@ from cache_engine.frameworks.watch import AFTER, BEFORE, Run, cause_of, causes_o
 from cache_engine.units import counted, human_ms
 
 MOST_LATE = 200
+_STEPS = 30
+RUN_COLUMNS = (
+    Column("Started", "started_at", "when"), Column("Command", lambda run: shlex.join(run.command)[:120]),
+    Column("Before ready", "before", "count"), Column("After ready", "after", "count"),
+    Column("Kernels", "found", "count"), Column("Exit code", "exit_code"), Column("Root", "root"),
+    Column("Ready after", lambda run: None if run.ready_at is None else 1e3 * (run.ready_at - run.started_at), "ms"),
+)  # fmt: skip
+"""The columns of runs; "before" and "after ready" are numbers of compiles."""
+CAUSE_COLUMNS = (
+    Column("Cause", itemgetter(0)), Column("Before ready", itemgetter(1), "count"),
+    Column("After ready", itemgetter(2), "count"),
+)  # fmt: skip
+"""The columns of the causes of a run's compiles, with the number before and after the command was ready."""
 
 
 def draw() -> None:
@@ -38,21 +51,6 @@ def draw() -> None:
         st.text("0 compiles were seen.")
     for text in run.not_watched:
         st.text(f"Not watched: {text}")
-
-
-_STEPS = 30
-RUN_COLUMNS = (
-    Column("Started", "started_at", "when"), Column("Command", lambda run: shlex.join(run.command)[:120]),
-    Column("Before ready", "before", "count"), Column("After ready", "after", "count"),
-    Column("Kernels", "found", "count"), Column("Exit code", "exit_code"), Column("Root", "root"),
-    Column("Ready after", lambda run: None if run.ready_at is None else 1e3 * (run.ready_at - run.started_at), "ms"),
-)  # fmt: skip
-"""The columns of runs; "before" and "after ready" are numbers of compiles."""
-CAUSE_COLUMNS = (
-    Column("Cause", itemgetter(0)), Column("Before ready", itemgetter(1), "count"),
-    Column("After ready", itemgetter(2), "count"),
-)  # fmt: skip
-"""The columns of the causes of a run's compiles, with the number before and after the command was ready."""
 
 
 def run_name(run: Run, zone: tzinfo) -> str:

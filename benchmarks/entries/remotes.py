@@ -65,7 +65,7 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
     """From another process of this machine: what a network adds makes the part of the checks smaller."""
     from obstore.store import from_url
 
-    from cache_engine.cache.remote.base import LOOKUP, MOST_BYTES, name_of
+    from cache_engine.cache.remote.base import LOOKUP, MOST_ENTRY_BYTES, name_of
     from cache_engine.cache.remote.client_process import ClientProcess
     from cache_engine.cache.remote.tier import RemoteTier
     from cache_engine.store.signatures.signers import TrustedSigners
@@ -77,7 +77,7 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
             client = from_url("s3://remote", client_options={"allow_http": True}, **options)
             with closing(ClientProcess("s3://remote", LOOKUP, **options)) as remote:
                 tier = RemoteTier(remote, TrustedSigners(signers).require)
-                fetch = partial(remote.get, name, MOST_BYTES)
+                fetch = partial(remote.get, name, MOST_ENTRY_BYTES)
                 bare = partial(_bare, client, name)
                 goal = FETCH_GOAL if answers_after_s else None
                 what, beside = f"over HTTP, server {where}", "the client's bare get"
@@ -153,14 +153,14 @@ def _http_server(folder: Path, answers_after_s: float) -> Iterator[str]:
 
 
 def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
-    from cache_engine.cache.remote.base import LOOKUP, MOST_BYTES, name_of, unpacked
+    from cache_engine.cache.remote.base import LOOKUP, MOST_ENTRY_BYTES, name_of, unpacked
     from cache_engine.cache.remote.client_process import open_remote
     from cache_engine.cache.remote.tier import RemoteTier
     from cache_engine.store.signatures.signers import TrustedSigners
 
     remote, trusted = open_remote(url, LOOKUP), TrustedSigners(signers)
     tier = RemoteTier(remote, trusted.require)
-    get, bare = partial(tier.get, key), partial(remote.get, name_of(key), MOST_BYTES)
+    get, bare = partial(tier.get, key), partial(remote.get, name_of(key), MOST_ENTRY_BYTES)
     # Without a goal: the file is read in less time than its signature takes.
     report(compare("remote hit from a directory, all checked", get, "a bare get", bare))
     with open_cache(signers.parent / "served", remote=url, trusted_signers=signers, memory_bytes=0) as served:

@@ -203,7 +203,7 @@ def shelf(dir: str | Path | None = None) -> Shelf | None:
 # The folder is deleted at the end of the process. A killed process leaves its folder; its lock is then free, and the
 # next process that makes such a folder deletes it.
 
-PREFIX = "gemm-cache-kernels-"
+FOLDER_PREFIX = "gemm-cache-kernels-"
 LOCK = ".lock"
 """The name of the lock file in each folder: locked while the folder's process lives, and empty until then. No framework
 uses this name.
@@ -233,7 +233,7 @@ class _Own:
     def make(self) -> Path:
         """Makes and locks the private folder of this process; returns its path. Raises ``OSError``."""
         with unforked():
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
         if not try_lock(lock.descriptor):  # this process was stopped for longer than the grace
             raise BlockingIOError(errno.EAGAIN, "another process deletes it", str(folder))
@@ -271,7 +271,7 @@ def delete_abandoned() -> list[Path]:
             temporary = tempfile.gettempdir()
         with os.scandir(temporary) as items:
             for item in items:
-                if item.name.startswith(PREFIX) and _is_abandoned(item):
+                if item.name.startswith(FOLDER_PREFIX) and _is_abandoned(item):
                     shutil.rmtree(item.path, ignore_errors=True)
                     deleted.append(Path(item.path))
     return deleted

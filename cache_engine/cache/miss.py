@@ -203,7 +203,19 @@ def measurement(record: Record, problem: GemmProblem, timing: Timing, config_fro
 SOURCE = "kernel"  # the name; the suffix depends on the compiler
 PREPROCESSED, LOG, PTX, CUBIN, SASS = "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass"
 CONFIG, ENVIRONMENT, RESULT, REPRODUCE = "config.json", "environment.json", "result.json", "reproduce.py"
-FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
+DUMP_FILES = (
+    f"{SOURCE}.cu",
+    f"{SOURCE}.py",
+    PREPROCESSED,
+    LOG,
+    PTX,
+    CUBIN,
+    SASS,
+    CONFIG,
+    ENVIRONMENT,
+    RESULT,
+    REPRODUCE,
+)
 
 # Other variables and packages are not written: a value, or even a name, may contain a secret.
 _TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["kind"].is_secret)
@@ -251,7 +263,7 @@ def make_artifact_and_dump(folder: Path, selection: Selection, stages: StageCloc
     """
     try:
         _make_private(folder)
-        for name in FILES:
+        for name in DUMP_FILES:
             (folder / name).unlink(missing_ok=True)
         _write_inputs(folder, selection)
         try:

@@ -334,7 +334,7 @@ def _escaped(text: str) -> str:
 # Format: the JSON of Trace Event, https://perfetto.dev/docs/getting-started/other-formats. A process of the trace is a
 # file of the journal; each process writes one, and one that ends leaves its file to the next.
 
-MOST = 200_000
+MOST_TRACED = 200_000
 """The most events and decisions in a trace; of more, only the latest are in it."""
 _LOGGED = (MISS, PIN, UNPIN, PROMOTION, DEMOTION, SPECULATION)  # the others are events of the journal too
 _EARLIER, _DECISIONS = "earlier, of files that are summed up", "decisions"
@@ -352,8 +352,8 @@ def perfetto_trace(cache: Cache, earliest: float) -> str:
     decisions, _ = cache.admin.recent_decisions()
     events = ((_EARLIER, event) for event in snapshot.tally().recent)
     found = [*events, *events_by_file(folder, snapshot)]
-    latest = heapq.nlargest(MOST, (one for one in found if one[1].at >= earliest), key=lambda one: one[1].at)
-    logged = [one for one in decisions if one.kind in _LOGGED and one.at >= earliest][:MOST]
+    latest = heapq.nlargest(MOST_TRACED, (one for one in found if one[1].at >= earliest), key=lambda one: one[1].at)
+    logged = [one for one in decisions if one.kind in _LOGGED and one.at >= earliest][:MOST_TRACED]
     names = {one.key: one.name for one in decisions if one.name}
     return trace(sorted(latest, key=lambda one: one[1].at), logged, names)
 

@@ -113,7 +113,7 @@ class Broker:
         try:
             found = self._redis.brpop([self._keys.queue], timeout=wait_s)
         except AnswerTooLong as error:
-            raise UsageError(f"a message is text of at most {MOST_BYTES} characters") from error
+            raise UsageError(f"a message is text of at most {MOST_MESSAGE_BYTES} characters") from error
         return None if found is None else asked(found[1].decode(errors="replace"))
 
     @_reached
@@ -322,7 +322,7 @@ def reaching(url: str) -> Iterator[None]:
 
 # ---- Messages that travel through a broker, as JSON. Both sides treat them as hostile ----
 
-MOST_BYTES = 4096
+MOST_MESSAGE_BYTES = 4096
 _MOST_ERROR = 500
 _KEY, _JOB = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{32}")
 
@@ -408,8 +408,8 @@ def is_job(text: str) -> bool:
 
 
 def _decoded(text: object, kind: type[_M]) -> _M:
-    if not isinstance(text, str) or len(text) > MOST_BYTES:
-        raise UsageError(f"a message is text of at most {MOST_BYTES} characters")
+    if not isinstance(text, str) or len(text) > MOST_MESSAGE_BYTES:
+        raise UsageError(f"a message is text of at most {MOST_MESSAGE_BYTES} characters")
     try:
         found = msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

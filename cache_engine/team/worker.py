@@ -24,7 +24,7 @@ from typing import Any
 from cache_engine.background import BackgroundQueue
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.queue import Priority
-from cache_engine.cache.remote.base import MOST_BYTES, name_of
+from cache_engine.cache.remote.base import MOST_ENTRY_BYTES, name_of
 from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.remote.transfer import push
 from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
@@ -120,7 +120,7 @@ class _Maker:
         Raises:
             GemmCacheError: where the kernel cannot be compiled, stored or sent.
         """
-        if self._remote.get(name_of(key), MOST_BYTES) is not None:
+        if self._remote.get(name_of(key), MOST_ENTRY_BYTES) is not None:
             return False
         kernel = self._cache.get_or_compile(
             message.gemm, family=message.family, compiler=message.compiler, config=message.config,

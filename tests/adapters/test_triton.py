@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.adapters.shelf import LOCK, PREFIX
+from cache_engine.adapters.shelf import FOLDER_PREFIX, LOCK
 from cache_engine.cache.cache import open_cache
 from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.index import queries
@@ -188,9 +188,9 @@ def test_what_a_killed_process_left_the_next_deletes_and_nothing_else(
         program, env=_environment(tmp_path, END="os.kill(os.getpid(), 9)"), capture_output=True, timeout=300
     )
     assert killed.returncode == -signal.SIGKILL
-    (left,) = temporary.glob(f"{PREFIX}*")
+    (left,) = temporary.glob(f"{FOLDER_PREFIX}*")
     assert (left / LOCK).exists()
-    others = [temporary / name for name in (f"{PREFIX}young", f"{PREFIX}open", "of-another")]
+    others = [temporary / name for name in (f"{FOLDER_PREFIX}young", f"{FOLDER_PREFIX}open", "of-another")]
     for other in others:
         other.mkdir(mode=0o777 if other.name.endswith("open") else 0o700)
     others[1].chmod(0o777)
@@ -199,7 +199,7 @@ def test_what_a_killed_process_left_the_next_deletes_and_nothing_else(
     with subprocess.Popen(program, env=waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
         assert living.stdout is not None
         living.stdout.readline()
-        (its,) = set(temporary.glob(f"{PREFIX}*")) - {*others}
+        (its,) = set(temporary.glob(f"{FOLDER_PREFIX}*")) - {*others}
         assert its != left
         assert _compile(program, tmp_path)[0]
         assert {*temporary.glob("*")} == {its, *others}

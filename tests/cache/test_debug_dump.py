@@ -92,7 +92,7 @@ def test_a_dump_holds_what_went_in_and_came_out_and_can_be_run_again(
         cache.get_or_compile(problem, compiler=compiler)
     kernel = cache.get_or_compile(problem, compiler=compiler, debug_dump=folder)
     assert kernel.tier == "compiled"
-    expected = set(miss.FILES) - set(SOURCES.values()) | {SOURCES[compiler]}
+    expected = set(miss.DUMP_FILES) - set(SOURCES.values()) | {SOURCES[compiler]}
     expected -= {miss.PREPROCESSED} if compiler != "nvcc" else set()
     assert {path.name for path in folder.iterdir()} == expected
     assert (folder / "kernel.cubin").read_bytes() == kernel.cubin

@@ -89,5 +89,5 @@ def test_a_pack_too_large_to_download_is_left_to_the_command_line(
     make_store(compiled_store).publish(key, artifact, describe)
     app = _press(open_page(compiled_store, "admin", tab="Packs"), "Build pack")
     assert not app.exception
-    assert f"gemm-cache --store {compiled_store} export FILE" in app.text[-1].value
+    assert f"gemm-cache --store {compiled_store} pack export FILE" in app.text[-1].value
     assert not app.download_button

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote import client_process
-from cache_engine.cache.remote.base import LOOKUP, MOST_BYTES, Remote, Timeouts
+from cache_engine.cache.remote.base import LOOKUP, MOST_ENTRY_BYTES, Remote, Timeouts
 from cache_engine.cache.remote.client_process import ClientProcess
 from cache_engine.errors import RemoteError, UsageError
 from tests.remote.waiting import until
@@ -49,13 +49,13 @@ def _is_alive(process: int) -> bool:
 
 
 def test_its_memory_is_bounded_and_holds_the_largest_entries_that_are_moved_at_once(tmp_path: Path) -> None:
-    data = os.urandom(MOST_BYTES)
+    data = os.urandom(MOST_ENTRY_BYTES)
     with closing(ClientProcess(f"file://{tmp_path}/remote")) as remote:
         assert resource.prlimit(_number(remote), resource.RLIMIT_DATA) == (client_process.MEMORY_BYTES,) * 2
         before = _number(remote)
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(lambda n: remote.create(f"a/{n}", data), range(8))) == [True] * 8
-            assert all(pool.map(lambda n: remote.get(f"a/{n}", MOST_BYTES) == data, range(8)))
+            assert all(pool.map(lambda n: remote.get(f"a/{n}", MOST_ENTRY_BYTES) == data, range(8)))
         assert _number(remote) == before
 
 

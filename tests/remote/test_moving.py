@@ -91,7 +91,7 @@ def test_a_poisoned_remote_gives_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever can write to it put in: other code, another key's signature, a swapped entry, none at all, no entry."""
-    monkeypatch.setattr(transfer, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(transfer, "MOST_ENTRY_BYTES", 2**20)
     entries = [store.stored(key) for key in keys[:5]]
     (record, blob), (other_record, other_blob), third, fourth, _ = [entry for entry in entries if entry is not None]
     signed = builder.key.sign(record)
@@ -201,7 +201,7 @@ def test_no_more_objects_are_in_memory_than_are_moved_at_a_time(keys: list[Cache
 def test_a_kernel_that_no_pull_would_take_is_not_sent(
     store: DiskStore, remote: Objects, keys: list[CacheKey], builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "MOST_BYTES", 100)
+    monkeypatch.setattr(transfer, "MOST_ENTRY_BYTES", 100)
     (refused,) = push(store, remote, keys[:1], sign=builder.key.sign).refused
     assert refused.cause == "it has more than 100 B"
 

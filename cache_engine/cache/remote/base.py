@@ -95,7 +95,7 @@ def said(error: BaseException) -> str:
 
 FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
-MOST_BYTES = 4 * 1024**2
+MOST_ENTRY_BYTES = 4 * 1024**2
 """The largest object of an entry that is read, in bytes: forty times the largest seen. Memory holds eight at once."""
 MOST_BUNDLE_BYTES = 32 * 1024**2
 """The largest object of a bundle (kernels of another framework) that is read, in bytes."""

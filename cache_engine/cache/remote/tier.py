@@ -11,7 +11,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from cache_engine.background import BackgroundQueue
-from cache_engine.cache.remote.base import MOST_BYTES, Remote, name_of, unpacked, without_query
+from cache_engine.cache.remote.base import MOST_ENTRY_BYTES, Remote, name_of, unpacked, without_query
 from cache_engine.errors import CorruptEntry, GemmCacheError, RemoteError
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event
@@ -74,7 +74,7 @@ class RemoteTier:
             return None
         started = time.monotonic()
         try:
-            data = self._remote.get(name_of(key), MOST_BYTES)
+            data = self._remote.get(name_of(key), MOST_ENTRY_BYTES)
         except RemoteError as error:
             self.breaker.failed(str(error), time.monotonic() - started)
             raise OSError(str(error)) from error
@@ -190,7 +190,7 @@ class Breaker:
 
 def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda _, __: None) -> Breaker:
     """A breaker for a remote. To learn whether it answers again, it asks for a key that no kernel has."""
-    return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)
+    return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_ENTRY_BYTES), on_change)
 
 
 def outage(journal: Path, url: str, now: float) -> Event | None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from cache_engine.cache.remote.base import (
     FOLDER,
     MOST_BUNDLE_BYTES,
-    MOST_BYTES,
+    MOST_ENTRY_BYTES,
     Remote,
     is_bundle,
     key_in,
@@ -91,7 +91,7 @@ def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], No
         if key is None:
             others += 1
             continue
-        most = MOST_BUNDLE_BYTES if is_bundle(name) else MOST_BYTES
+        most = MOST_BUNDLE_BYTES if is_bundle(name) else MOST_ENTRY_BYTES
         sizes[key] = size if size <= most else 0  # then the object is not an entry, and a pull refuses it
         bundles |= {key} if is_bundle(name) else set()
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
@@ -161,7 +161,7 @@ def sealed(
     if not signed_part(record_data)[1]:
         return Refused(key, "it is not signed; --sign KEY signs it")
     data = packed(record_data, stored[1])
-    return data if len(data) <= MOST_BYTES else Refused(key, f"it has more than {human_bytes(MOST_BYTES)}")
+    return data if len(data) <= MOST_ENTRY_BYTES else Refused(key, f"it has more than {human_bytes(MOST_ENTRY_BYTES)}")
 
 
 def _sealed_bundle(
@@ -207,7 +207,7 @@ def pull(
     def take(key: CacheKey) -> bool | Refused:
         is_group = key in bundles
         try:
-            data = remote.get(name_of(key, is_bundle=is_group), MOST_BUNDLE_BYTES if is_group else MOST_BYTES)
+            data = remote.get(name_of(key, is_bundle=is_group), MOST_BUNDLE_BYTES if is_group else MOST_ENTRY_BYTES)
             if data is None:
                 return Refused(key, "the remote no longer has it")
             record_data, blob_data = unpacked(key, data, prove)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cache_engine.cache.remote.base import (
     FOLDER,
     MOST_BUNDLE_BYTES,
-    MOST_BYTES,
+    MOST_ENTRY_BYTES,
     Remote,
     key_in,
     name_of,
@@ -91,7 +91,7 @@ def verify(
 
     def check(key: CacheKey) -> Sound | Refused | None:
         try:
-            most = MOST_BUNDLE_BYTES if key in bundles else MOST_BYTES
+            most = MOST_BUNDLE_BYTES if key in bundles else MOST_ENTRY_BYTES
             data = remote.get(name_of(key, is_bundle=key in bundles), most)
             if data is None:
                 return None  # deleted since it was listed
