@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app import context, widgets
-from app.addresses import KIND
+from app.addresses import KIND, VIEWS
 from app.caches import scan
 from app.components import listing
 from app.presenters.caches import entry_columns
@@ -23,9 +23,11 @@ _LIST = "entries"
 
 def frameworks() -> dict[str, str]:
     """The frameworks of which the last scan found entries: the kind of their cache, by title."""
-    kinds = sorted({row["kind"] for row in context.ask(queries.counted, "kind")})
-    titles = scan.titles() if kinds else {}  # what reads the caches is imported only for entries
-    return {titles.get(kind, kind): kind for kind in kinds}
+    kinds = {row["kind"] for row in context.ask(queries.counted, "kind")}
+    asked = [value for value in scan.choices((), "view") if value not in VIEWS]
+    titles = scan.titles() if kinds or asked else {}  # what reads the caches is imported only for entries
+    kinds.update(kind for kind, title in titles.items() if title in asked)
+    return {titles.get(kind, kind): kind for kind in sorted(kinds)}
 
 
 def draw(kind: str | None) -> None:
@@ -85,7 +87,7 @@ def chosen(kind: str | None = None, prefix: str = "") -> EntryFilter:
     columns = iter(st.columns(2 if kind else 3))
 
     def choose(label: str, name: str, values: Iterable[str]) -> tuple[str, ...]:
-        known = sorted(values)
+        known = scan.choices(values, name, f"{prefix}{name}")
         given = [value for value in asked.get_all(name) if prefix and value in known]  # of an older link
         return tuple(
             next(columns).multiselect(

@@ -6,7 +6,7 @@ And the entries that addresses name, with links to them, which can be shared.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 
 import streamlit as st
@@ -114,6 +114,18 @@ def places() -> list[Place]:
 def titles() -> Mapping[str, str]:
     """The framework's name for people, by the kind of cache."""
     return {kind: source.title for kind, source in sources().by_kind.items()}
+
+
+def choices(found: Iterable[str], *names: str) -> list[str]:
+    """The choices of a field: the values found, and until a scan has ended also those of the address.
+
+    A link is often opened before the scan has read every directory; Streamlit drops a choice that is not offered.
+
+    Args:
+        names: the parameters of the address that have the field's values.
+    """
+    given = () if scanner().has_ended and not scanner().runs else names
+    return sorted({*found, *(value for name in given for value in st.query_params.get_all(name))})
 
 
 def look() -> None:

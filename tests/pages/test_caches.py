@@ -124,6 +124,40 @@ def test_while_a_scan_runs_the_page_says_how_far_it_is_and_shows_what_is_known(
     assert "Scanned just now." in [one.value for one in app.text]
 
 
+@pytest.mark.parametrize(("asked", "key", "value"), [
+    ({"part": "Cleaning", "kind": "triton", "rule": "All that match"}, "c_kind", ["triton"]),
+    ({"part": "Cleaning", "arch": "sm_80", "rule": "All that match"}, "c_arch", ["sm_80"]),
+    ({"part": "Cleaning", "rule": "Made by versions", "versions": "3.9.0"}, "versions", ["3.9.0"]),
+    ({"view": "Triton"}, "view", "Triton"),
+])  # fmt: skip
+def test_a_link_opened_during_the_first_scan_keeps_its_choices(
+    open_page: Open, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, str], key: str, value: object,
+) -> None:  # fmt: skip
+    """When only one directory is in the index, and what the link names is in the other."""
+    other, is_partly_done, goes_on, really = unpack("cutile", tmp_path), Event(), Event(), framework_caches.scan
+    monkeypatch.setenv("GEMM_CACHE_CACHES", f"cutile={other}:triton={cache}")
+
+    def slow(index: Index, sources: Sources, places: Iterable[Place], progress: framework_caches.Progress) -> object:
+        both = list(places)
+        really(index, sources, [one for one in both if one.kind == "cutile"])
+        is_partly_done.set()
+        assert goes_on.wait(60)
+        return really(index, sources, both, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(framework_caches, "scan", slow)
+        app = open_page(tmp_path / "store", "kernels" if key == "view" else "caches", **asked)
+        assert is_partly_done.wait(60)
+        app = sound(app.run())
+    assert app.session_state[key] == value
+    goes_on.set()
+    scan.scanner().look(60)
+    app = sound(app.run())
+    assert app.session_state[key] == value
+    assert not [one.value for one in app.warning]
+
+
 def test_why_a_scan_failed_is_said_and_the_next_look_scans_again(
     shown: Shown, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
