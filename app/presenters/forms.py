@@ -127,7 +127,7 @@ _TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "
 
 
 def _form_field(field: ProblemField) -> Field:
-    """The form's field for a field of a problem; a default that is no value, as ``None``, is a choice with a name."""
+    """The form's field for a problem's field; an empty default, such as ``None``, is a choice with a name."""
     default: Any
     choices: tuple[str, ...]
     if field.kind is bool:

@@ -64,7 +64,7 @@ def draw(followed: str = "") -> None:
 
 
 def _cancel_one(running: list[jobs.Listed], found: Farm | None) -> None:
-    """Draws the choice of a running job, and the button that cancels it."""
+    """Draws the list of running jobs, and a button that cancels one."""
     by_id = {jobs.id_of(job): job for job in running}
     if not by_id:
         return

@@ -1,4 +1,4 @@
-"""``gemm-cache dashboard``: Streamlit on one store, for this machine only by default."""
+"""``gemm-cache dashboard``: Streamlit on one store, by default only for this machine."""
 
 from __future__ import annotations
 

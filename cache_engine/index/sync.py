@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -272,15 +272,16 @@ class Index:
         with needing("dashboard", "the index"):
             import duckdb  # noqa: F401
 
-        try:
-            with file_lock(self._layout.index_lock, _READ_TIMEOUT_S, shared=True):
-                if not is_own(self._layout):
-                    raise IndexUnavailable(
-                        f"{self.path} is not your own file; gemm-cache store sync --rebuild creates it again"
-                    )
-                yield self.path
-        except LockTimeout as error:
-            raise IndexUnavailable(f"cannot read the index: {error}") from error
+        with ExitStack() as held:
+            try:
+                held.enter_context(file_lock(self._layout.index_lock, _READ_TIMEOUT_S, shared=True))
+            except (LockTimeout, OSError) as error:  # the store may be gone since the sync
+                raise IndexUnavailable(f"cannot read the index: {error}") from error
+            if not is_own(self._layout):
+                raise IndexUnavailable(
+                    f"{self.path} is not your own file; gemm-cache store sync --rebuild creates it again"
+                )
+            yield self.path
 
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs

@@ -76,7 +76,7 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
 
 
 class EventCounts(UseCounts, kw_only=True):
-    """All counters that are summed, over a span of time or over all time.
+    """All counters, summed over a span of time or over all time.
 
     Attributes:
         lookups: the lookups that a tier served, by class of duration: ``"0"`` for less than 4 µs, then up to 66 µs,

@@ -139,7 +139,7 @@ class Settings:
     prove: str = _setting(
         kinds.choice(BEHIND, BEFORE, NEVER),
         BEHIND,
-        "When a GPU proves a faster family: behind the first call, before it, or never.",
+        "When a GPU proves a faster family, which then serves: behind the first call, before it, or never.",
     )
     log: str | None = _setting(
         kinds.log_level(),
@@ -410,7 +410,7 @@ def unknown_in_words(name: str, meant: str) -> str:
 
 
 def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The given values without those of settings that no longer exist; warns of these."""
+    """The given values without those of retired and replaced settings; warns of the retired."""
     _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
     return {name: value for name, value in values.items() if name not in RETIRED and name not in REPLACED}
 

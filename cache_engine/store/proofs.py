@@ -54,7 +54,7 @@ def hints_of(layout: StoreLayout) -> bytes:
 
 
 def read_hints(data: bytes) -> list[tuple[CacheKey, Proof]]:
-    """The hints in a part of a pack, whose content is not trusted.
+    """The proofs in an untrusted part of a pack, as hints.
 
     Raises:
         CorruptEntry: when it is no such part, or a hint is impossible; then no hint of the pack is used.

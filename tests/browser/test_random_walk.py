@@ -85,9 +85,11 @@ def _others_at_work(store: Path, may: threading.Lock) -> Iterator[None]:
 @contextmanager
 def _vanished(store: Path, _server: int) -> Iterator[None]:
     away = store.rename(store.with_name("away"))
-    yield
-    assert not store.exists(), "the dashboard made a store where one was deleted"
-    away.rename(store)
+    try:
+        yield
+        assert not store.exists(), "the dashboard made a store where one was deleted"
+    finally:
+        away.rename(store)
 
 
 @contextmanager

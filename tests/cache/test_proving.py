@@ -241,13 +241,17 @@ def test_a_right_family_serves_where_it_is_faster_by_a_twentieth(
         assert {(one.family, one.median_us) for one in cache.timings} == {("hopper", hopper_us), ("tensor_core", 100.0)}
 
 
-def test_before_waits_and_never_serves_unproved(tmp_path: Path, process: Proving) -> None:
+def test_before_waits_and_with_never_nothing_unproved_serves(tmp_path: Path, process: Proving) -> None:
     with _opened(tmp_path, "before") as cache:
         got = cache.get_to_launch(PROBLEM)
         assert (got.record.family, got.better) == ("hopper", None)
     with _opened(tmp_path / "other", "never") as cache:
-        assert cache.get_to_launch(PROBLEM).record.family == "hopper"
+        got = cache.get_to_launch(PROBLEM)
+        assert (got.record.family, got.better) == ("tensor_core", None)
+        assert cache.get_to_launch(PROBLEM, family="hopper").record.family == "hopper"
     assert len(process.orders) == 1
+    with _opened(tmp_path, "never") as cache:
+        assert cache.get_to_launch(PROBLEM).record.family == "hopper"  # proved above
 
 
 def test_other_selections_need_no_proof(cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch) -> None:

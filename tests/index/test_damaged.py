@@ -34,6 +34,16 @@ def test_a_mirror_damaged_since_its_last_sync_is_built_again_by_the_next_questio
     assert index.sync().added == 0
 
 
+def test_a_store_that_is_gone_since_the_last_sync_is_an_error_of_ours(store: DiskStore) -> None:
+    fill(store, 1)
+    index = Index(store)
+    index.sync()
+    store.layout.root.rename(store.layout.root.with_name("away"))
+    with pytest.raises(IndexUnavailable, match="cannot read the index"):
+        index.query(queries.overview)
+    assert not store.layout.root.exists()
+
+
 def test_a_wrong_question_rebuilds_nothing(store: DiskStore) -> None:
     index = Index(store)
     before = index.sync().generation

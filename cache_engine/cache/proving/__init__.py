@@ -116,9 +116,8 @@ class Proofs:
             return asked, None
         state, handle = self._state(one), None
         if state == UNPROVED and one.name not in self._undecided:
-            if self._settings.prove == NEVER:
-                return asked, None
-            if not one.is_exact:  # no proof begins with a kernel that only timings offer
+            # No proof begins with a kernel that only timings offer.
+            if not one.is_exact and self._settings.prove != NEVER:
                 handle = self._prove((one,))
                 if self._settings.prove == BEFORE:
                     handle.wait()

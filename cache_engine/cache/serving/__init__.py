@@ -83,7 +83,7 @@ class Serving:
         faster: ExactKernels,
         without_store: str = SWITCHED_OFF,
     ) -> None:
-        """Serves the packs of ``elsewhere`` and an opened store, or no store; then ``without_store`` is the reason."""
+        """Serves the packs of ``elsewhere``, and ``store``; ``without_store`` says why that is ``None``."""
         self._store, self._faster, self._without_store = store, faster, without_store
         self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings

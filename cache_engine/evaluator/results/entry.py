@@ -137,7 +137,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def judge(_: str, raw: bytes | msgspec.Raw) -> str:
-    """The key of a result whose checksum matches or is missing; else empty."""
+    """The result's key; empty if it cannot be read or its checksum differs."""
     try:
         return decode_entry(raw).key()
     except CorruptEntry:
