@@ -115,13 +115,12 @@ class Proofs:
         if one is None:
             return asked, None
         state, handle = self._state(one), None
-        if state == UNPROVED and one.name not in self._undecided:
-            # No proof begins with a kernel that only timings offer.
-            if not one.is_exact and self._settings.prove != NEVER:
-                handle = self._prove((one,))
-                if self._settings.prove == BEFORE:
-                    handle.wait()
-                state = self._state(one)
+        may_prove = self._settings.prove != NEVER and not one.is_exact  # not for a kernel that only timings offer
+        if state == UNPROVED and may_prove and one.name not in self._undecided:
+            handle = self._prove((one,))
+            if self._settings.prove == BEFORE:
+                handle.wait()
+            state = self._state(one)
         if state == UNPROVED:
             return one.plain, handle
         return (asked if state == PROVED and not self._is_slower(one) else one.plain), None
