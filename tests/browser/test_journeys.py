@@ -61,7 +61,7 @@ class Reader:
         at_rest(self.page)
         self.clicks += 1
         if self.has_mouse:
-            wanted.click()
+            wanted.click(force=True)  # where it is: over a radio button lies its label
             return
         for _ in range(MOST_TABS):
             focus = wanted.evaluate(FOCUS)
