@@ -48,7 +48,9 @@ from cache_engine.units import counted, printable
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.cache.cache import Cache
+    from cache_engine.frameworks.bundles import Group
     from cache_engine.insight.coverage import Wanted
+    from cache_engine.model.artifact import Record
     from cache_engine.settings import Settings
     from cache_engine.store.signatures.signers import SigningKey
     from cache_engine.upkeep.packs import Refused
@@ -468,6 +470,12 @@ def write_file(path: Path, data: bytes, *, force: bool) -> None:
 # ---- The private key of --sign, and the kernels that a verb refused or left out ----
 
 
+def sign_option(more: str = "", *, required: bool = False) -> Callable[[_F], _F]:
+    """The option ``--sign`` of a verb; ``more`` is put after its help text."""
+    text = f"Sign each kernel with this private key of OpenSSH (Ed25519).{more}"
+    return click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", required=required, help=text)
+
+
 def signing_key(path: Path) -> SigningKey:
     """Reads the key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
     from cache_engine.store.signatures.signers import SigningKey
@@ -523,6 +531,18 @@ def targets_option(verb: _F) -> _F:
 def only_targets_option(verb: _F, help_text: str = "Only this target, or targets of this chip (repeatable).") -> _F:
     """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: the verb uses only kernels for these targets."""
     return click.option("--arch", "archs", multiple=True, callback=_run_by, help=help_text)(verb)
+
+
+def for_targets(archs: tuple[str, ...]) -> tuple[Callable[[Record], bool], Callable[[Group], bool]]:
+    """Two functions that choose kernels, ours and other frameworks', for these targets; without targets, all."""
+    from cache_engine.frameworks.bundle_facts import describe
+    from cache_engine.model.architecture import architecture
+
+    targets = {architecture(name).name for name in archs}
+    return (
+        lambda record: not targets or record.arch in targets,
+        lambda group: not targets or describe(group).arch in targets,
+    )
 
 
 def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
