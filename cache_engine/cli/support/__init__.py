@@ -42,7 +42,7 @@ from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.shapes import parse_sizes
 from cache_engine.settings import PACKS
-from cache_engine.store.files import refuse_device
+from cache_engine.store.files import replace_file
 from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
@@ -451,20 +451,17 @@ def write_file(path: Path, data: bytes, *, force: bool) -> None:
     """
     if os.path.lexists(path) and not force:
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
-    target = os.path.realpath(path)
-    refuse_device(target)
-    # A name that no other user can know, as the folder may be /tmp, and short, as the file's may be as long as can be.
-    temporary = os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp")
-    try:
-        with named(path), open(temporary, "xb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+    with named(path):
+        replace_file(path, data)
+
+
+def write_or_print(text: str, file: Path | None) -> None:
+    """Writes a text to a file, which it replaces; without a file, prints it. Raises as ``write_file``."""
+    if file is not None:
+        write_file(file, text.encode(), force=True)
+        return
+    with printing():
+        sys.stdout.write(text)
 
 
 # ---- The private key of --sign, and the kernels that a verb refused or left out ----
