@@ -274,8 +274,8 @@ def json_option(verb: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
 
 
-def device_option(verb: _F, what: str = "") -> _F:
-    """Gives a verb ``--device``, which hides all other GPUs from this process. ``what`` is put before its help text."""
+def device_option(verb: _F) -> _F:
+    """Gives a verb ``--device``, which hides all other GPUs from this process."""
 
     def note(ctx: click.Context, _: click.Parameter, number: int | None) -> None:
         ctx.meta[DEVICE] = number  # chosen when the verb runs: wrong usage is said first
@@ -286,7 +286,7 @@ def device_option(verb: _F, what: str = "") -> _F:
         metavar="N",
         expose_value=False,
         callback=note,
-        help=f"{what}The GPU to use, counted from 0 as CUDA does. Default: 0.",
+        help="The GPU to use, counted from 0 as CUDA does. Default: 0.",
     )(verb)
 
 
