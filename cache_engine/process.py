@@ -47,6 +47,18 @@ def renew_after_fork(thing: Renewable) -> None:
     _renewables.add(thing)
 
 
+class Locked:
+    """An object with a lock. A forked child makes a new one, since another thread of the parent may have held it."""
+
+    def __init__(self) -> None:
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: makes a new lock."""
+        self._lock = threading.Lock()
+
+
 def _renew_all() -> None:
     for thing in list(_renewables):
         thing.renew_after_fork()

@@ -178,7 +178,7 @@ def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they
         "from cache_engine.store.journal import Journal; journal = Journal(Path(sys.argv[1]), 9)\n"
         "lock = journal._lock\n"
         "def use(): journal.miss(); journal.flush()\n",
-        "from cache_engine.compilers import COMPILERS; nvrtc = COMPILERS['nvrtc']; lock = nvrtc._loading\n"
+        "from cache_engine.compilers import COMPILERS; nvrtc = COMPILERS['nvrtc']; lock = nvrtc._lock\n"
         "def use(): nvrtc.load()\n",
     ],
     ids=["memory", "journal", "nvrtc"],

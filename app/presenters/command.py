@@ -6,17 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.addresses import BY_TARGET, KIND, MORE, OF_A_MODEL, OTHERS, SAVED, SQL, STORAGE, STORED
+from app.presenters import forms
 from app.presenters.cleaning import other_cleaning, own_cleaning, several
-from app.presenters.forms import (
-    AS_INPUTS,
-    OWN_TABLE,
-    WITHOUT,
-    command_of,
-    pass_form,
-    shape_form,
-    table_form,
-    tune_form,
-)
 from cache_engine.errors import UsageError
 from cache_engine.index.queries import FACETS
 from cache_engine.model.decision import KINDS
@@ -101,13 +92,13 @@ def _workload(values: Values, arch: str) -> tuple[str, ...] | None:
 
 def _compile(values: Values, arch: str) -> tuple[str, ...]:
     verb, form = {
-        "Whole model": ("warm", table_form(arch)),
-        "Tune": ("tune", tune_form(arch)),
-    }.get(str(values.get("what")), ("compile", shape_form(arch)))
+        "Whole model": ("warm", forms.table_form(arch)),
+        "Tune": ("tune", forms.tune_form(arch)),
+    }.get(str(values.get("what")), ("compile", forms.shape_form(arch)))
     asked = {one.name: values.get(one.key, one.default) for one in form}
-    if asked.get("model") == OWN_TABLE:
+    if asked.get("model") == forms.OWN_TABLE:
         asked["model"] = "shapes.csv"
-    return tuple(command_of(verb, form, asked))
+    return tuple(forms.command_of(verb, form, asked))
 
 
 def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
@@ -118,18 +109,18 @@ def _evaluations(values: Values, arch: str) -> tuple[str, ...] | None:
         return ("evaluations",) if saved else ("calibrate", "measured.csv", f"--check={check}")
     chip = ("--chip", str(values.get("e_chip") or "H100"))
     if kind == "Whole model":
-        model, dtype = (one.arguments(values.get(one.key, one.default)) for one in pass_form())
+        model, dtype = (one.arguments(values.get(one.key, one.default)) for one in forms.pass_form())
         of_model = [f"--{option}={values[f'e_{key}']}" for option, key in _OF_MODEL.items() if values.get(f"e_{key}")]
         sizes = ",".join(f"{name}={values[f'e_{name}']}" for name in ("tp", "ep", "dp") if values.get(f"e_{name}"))
         of_model += [f"--parallel={sizes}"] if sizes else []
         return ("evaluate", *model, *chip, *(_evaluated(word) for word in dtype), *of_model)
-    shape = {one: values.get(one.key, one.default) for one in shape_form(arch) if one.name in _EVALUATED}
-    if values.get("s_mode", WITHOUT) != WITHOUT:
+    shape = {one: values.get(one.key, one.default) for one in forms.shape_form(arch) if one.name in _EVALUATED}
+    if values.get("s_mode", forms.WITHOUT) != forms.WITHOUT:
         return None  # the command line has no groups of rows
     given = [part for one, value in shape.items() for part in one.arguments(value)]
     dtype = values.get("s_dtype", DType.BF16)
     output = OUT_DTYPES.get(dtype, (dtype,))[0]
-    if values.get("s_out_dtype", AS_INPUTS) == AS_INPUTS and output not in (DType.BF16, dtype):
+    if values.get("s_out_dtype", forms.AS_INPUTS) == forms.AS_INPUTS and output not in (DType.BF16, dtype):
         given += ["--out-dtype", output]  # a kernel's default, which is not the evaluator's
     return ("evaluate", *map(_evaluated, given), *chip)
 

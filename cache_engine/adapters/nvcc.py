@@ -19,30 +19,8 @@ import msgspec
 
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.frameworks.bundles import Group
+from cache_engine.frameworks.nvcc import inputs, results
 from cache_engine.frameworks.nvcc.command import Command, PassThrough, understood
-from cache_engine.frameworks.nvcc.inputs import (
-    NONE,
-    Digests,
-    Roots,
-    absolute_in,
-    asked_in,
-    dependencies_in,
-    dependency_text,
-    is_unstable,
-    read_text,
-    shadows,
-)
-from cache_engine.frameworks.nvcc.results import (
-    ERR,
-    FRAMEWORK,
-    INDEX,
-    OUT,
-    OUTPUT,
-    Document,
-    Lookup,
-    Request,
-    option_text,
-)
 from cache_engine.process import write_all
 from cache_engine.settings import Settings
 from cache_engine.store.layout import JOURNAL_OPEN, StoreLayout
@@ -76,8 +54,8 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if layout is None:
         return _become(words)
     try:
-        request = Request(understood(compiler, arguments, environment), Digests(layout))
-        lookup = Lookup(layout, request)
+        request = results.Request(understood(compiler, arguments, environment), inputs.Digests(layout))
+        lookup = results.Lookup(layout, request)
         if lookup.found is None:
             return _compiled(layout, request, words)
         _serve(layout, request.command, *lookup.found)
@@ -142,17 +120,17 @@ def _become(words: list[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def _serve(layout: StoreLayout, command: Command, found: Group, document: Document) -> None:
+def _serve(layout: StoreLayout, command: Command, found: Group, document: results.Document) -> None:
     """Writes a stored result's output and dependency file, prints what nvcc had printed, and counts the hit.
 
     Raises ``OSError``.
     """
     if command.dependencies is not None:
-        roots = Roots(command)
+        roots = inputs.Roots(command)
         files = [roots.path(root, name) for root, name, _ in document.includes]
-        _write(command.dependencies, dependency_text(command, files).encode())
-    _write(command.output, found.files[OUTPUT + command.ending])
-    for name, descriptor in ((OUT, 1), (ERR, 2)):
+        _write(command.dependencies, inputs.dependency_text(command, files).encode())
+    _write(command.output, found.files[results.OUTPUT + command.ending])
+    for name, descriptor in ((results.OUT, 1), (results.ERR, 2)):
         if text := found.files.get(name):
             os.write(descriptor, text)
     saved_us = round((found.compile_ms or 0.0) * 1e3)
@@ -183,7 +161,7 @@ def _write(path: str, data: bytes) -> None:
 # ---- A miss ----
 
 
-def _compiled(layout: StoreLayout, request: Request, words: list[str]) -> int:
+def _compiled(layout: StoreLayout, request: results.Request, words: list[str]) -> int:
     """Compiles and stores a command, unless another process has just done that; returns the exit code."""
     from cache_engine.adapters.shelf import shelf
 
@@ -192,18 +170,18 @@ def _compiled(layout: StoreLayout, request: Request, words: list[str]) -> int:
         raise PassThrough("no store can be used")
     with ExitStack() as held:
         with suppress(OSError, StoreError):  # held for long, or no locks here: compiling twice is no harm
-            held.enter_context(stored.lock(FRAMEWORK, request.name, INDEX))
-        lookup = Lookup(layout, request)
+            held.enter_context(stored.lock(results.FRAMEWORK, request.name, results.INDEX))
+        lookup = results.Lookup(layout, request)
         if lookup.found is not None:
             _serve(layout, request.command, *lookup.found)
             return 0
         for number in lookup.damaged:
             with suppress(StoreError, OSError):  # which counts it
-                stored.get(FRAMEWORK, request.place(number), INDEX)
+                stored.get(results.FRAMEWORK, request.place(number), results.INDEX)
         return _run_and_store(stored, request, words, lookup.free)
 
 
-def _run_and_store(stored: Shelf, request: Request, words: list[str], number: int) -> int:
+def _run_and_store(stored: Shelf, request: results.Request, words: list[str], number: int) -> int:
     command, own = request.command, -1
     try:
         if command.dependencies is None:
@@ -215,9 +193,11 @@ def _run_and_store(stored: Shelf, request: Request, words: list[str], number: in
         stages_ms = {"compile": (time.perf_counter() - began) * 1e3}
         if code == 0:
             try:
-                dependencies = read_text(f"/proc/self/fd/{own}" if own >= 0 else str(command.dependencies))
+                dependencies = inputs.read_text(f"/proc/self/fd/{own}" if own >= 0 else str(command.dependencies))
                 files = _result(request, dependencies, began_ns, printed)
-                stored.put(Group(FRAMEWORK, request.place(number), INDEX, files, time.time(), stages_ms))
+                stored.put(
+                    Group(results.FRAMEWORK, request.place(number), results.INDEX, files, time.time(), stages_ms)
+                )
             except PassThrough as reason:
                 _count_passed(stored.layout, str(reason))
             except (OSError, ValueError, StoreError):  # a full or read-only store: the output is there
@@ -231,41 +211,41 @@ def _run_and_store(stored: Shelf, request: Request, words: list[str], number: in
 
 
 def _result(
-    request: Request, dependencies: bytes | None, began_ns: int, printed: Mapping[str, bytes]
+    request: results.Request, dependencies: bytes | None, began_ns: int, printed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """The files to store for a command; raises ``PassThrough`` where no lookup could find them, and ``OSError``."""
     command, roots, digests = request.command, request.roots, request.digests
-    output = read_text(command.output)
+    output = inputs.read_text(command.output)
     if output is None or not dependencies or sum(map(len, printed.values())) > _MOST_TEXT:
         raise PassThrough("no output, no dependencies, or very much is printed")
     if not _is_whole(output, command):
         raise PassThrough("output is incomplete")
-    source = read_text(command.source) or b""
-    read, asked, absolute = [], asked_in(source), absolute_in(source)
-    for path in dependencies_in(os.fsdecode(dependencies))[1:]:
-        text, digest = read_text(path), digests.of(path)
+    source = inputs.read_text(command.source) or b""
+    read, asked, absolute = [], inputs.asked_in(source), inputs.absolute_in(source)
+    for path in inputs.dependencies_in(os.fsdecode(dependencies))[1:]:
+        text, digest = inputs.read_text(path), digests.of(path)
         if text is None or digest is None:
             raise PassThrough("an include cannot be read")
         status = os.stat(path)
         if max(status.st_mtime_ns, status.st_ctime_ns) > began_ns - _CLOCK_NS:
             raise PassThrough("a header changed while it was compiled")
-        if is_unstable(text):
+        if inputs.is_unstable(text):
             raise PassThrough("date, time or .incbin in a header")
-        asked |= asked_in(text)
-        absolute |= absolute_in(text)
+        asked |= inputs.asked_in(text)
+        absolute |= inputs.absolute_in(text)
         read.append((path, digest))
-    if Request(command, digests).name != request.name or roots.are_others_now():
+    if results.Request(command, digests).name != request.name or roots.are_others_now():
         raise PassThrough("an input changed while it was compiled")
-    includes = [(*((NONE, path) if path in absolute else roots.named(path)), digest) for path, digest in read]
-    document = Document(
+    includes = [(*((inputs.NONE, path) if path in absolute else roots.named(path)), digest) for path, digest in read]
+    document = results.Document(
         **msgspec.structs.asdict(request.known),
-        command=" ".join(("nvcc", *(option_text(*pair) for pair in command.options))),
+        command=" ".join(("nvcc", *(results.option_text(*pair) for pair in command.options))),
         source_name=os.path.basename(command.source),
         includes=includes,
         asked=sorted(asked),
-        shadows=shadows(((root, name) for root, name, _ in includes), asked, roots),
+        shadows=inputs.shadows(((root, name) for root, name, _ in includes), asked, roots),
     )
-    files = {OUTPUT + command.ending: output, INDEX: msgspec.json.encode(document)}
+    files = {results.OUTPUT + command.ending: output, results.INDEX: msgspec.json.encode(document)}
     return files | {name: text for name, text in printed.items() if text}
 
 
@@ -328,10 +308,10 @@ def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
 
     if child.stdout is None or child.stderr is None:
         return {}
-    printed = {OUT: b"", ERR: b""}
+    printed = {results.OUT: b"", results.ERR: b""}
     with selectors.DefaultSelector() as waiting, child.stdout, child.stderr:
-        waiting.register(child.stdout, selectors.EVENT_READ, (OUT, 1))
-        waiting.register(child.stderr, selectors.EVENT_READ, (ERR, 2))
+        waiting.register(child.stdout, selectors.EVENT_READ, (results.OUT, 1))
+        waiting.register(child.stderr, selectors.EVENT_READ, (results.ERR, 2))
         while waiting.get_map():
             for key, _ in waiting.select():
                 name, target = key.data

@@ -10,7 +10,6 @@ change only by its own measurements.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -27,7 +26,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
-from cache_engine.process import renew_after_fork
+from cache_engine.process import Locked
 
 if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Compared, Factors
@@ -42,7 +41,7 @@ _Kind = tuple[object, ...]
 _Rankings = dict[_Kind, dict[int, list[Measurement]]]
 
 
-class History:
+class History(Locked):
     """Verified measurements, by problem. Safe to use from several threads."""
 
     def __init__(self, timings: Callable[[], Timings | None], device: str | None = None) -> None:
@@ -53,16 +52,11 @@ class History:
             device: the device whose measurements count: a GPU's name, or the first digits of its fingerprint. By
                 default the local GPU; without a GPU there is no history.
         """
+        super().__init__()
         self._timings = timings
         self._device = device
-        self._lock = threading.Lock()
         self._read: _Rankings | None = None
         self._factors: Factors | None = None
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._lock = threading.Lock()
 
     def rankings(self, problem: GemmProblem) -> Sequence[list[Measurement]]:
         """For each measured m near the problem's, the timings of its configs; the nearest m first.

@@ -26,17 +26,8 @@ from cache_engine.gpu.probe import gpu
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.kernels.source import render
+from cache_engine.model import decision
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
-from cache_engine.model.decision import (
-    CHOICE,
-    DAMAGED,
-    FORCED,
-    MISS,
-    OTHER_CONFIG,
-    OTHER_FORMAT,
-    UNREADABLE,
-    request_of,
-)
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
@@ -63,21 +54,23 @@ def log_miss(
         fault: the error of reading the entry on disk, if there was one.
         forced: whether the caller asked for a compile with ``force``.
     """
-    reason, detail = FORCED if forced else "", ""
+    reason, detail = decision.FORCED if forced else "", ""
     if isinstance(fault, CorruptEntry):
-        reason, detail = DAMAGED, str(fault)
+        reason, detail = decision.DAMAGED, str(fault)
     elif fault is not None:
-        reason, detail = UNREADABLE, str(fault)
+        reason, detail = decision.UNREADABLE, str(fault)
     elif not reason and store.has_unknown_format(selection.key):
-        reason = OTHER_FORMAT
+        reason = decision.OTHER_FORMAT
     elif not reason and (other := _other_config(store, selector, selection)):
-        reason, detail = OTHER_CONFIG, other
-    request, toolchain = request_of(selection.prefix.with_constants(selection.constants))
+        reason, detail = decision.OTHER_CONFIG, other
+    request, toolchain = decision.request_of(selection.prefix.with_constants(selection.constants))
     named = {"key": selection.key, "name": selection.name}
-    journal.decided(MISS, **named, reason=reason, detail=detail, request=request, toolchain=toolchain)
+    journal.decided(decision.MISS, **named, reason=reason, detail=detail, request=request, toolchain=toolchain)
     runner_up, margin = _runner_up(selector, selection)
     chosen = f"{selection.family.name} {selection.config}"
-    journal.decided(CHOICE, **named, reason=selection.config_from, detail=chosen, runner_up=runner_up, margin=margin)
+    journal.decided(
+        decision.CHOICE, **named, reason=selection.config_from, detail=chosen, runner_up=runner_up, margin=margin
+    )
 
 
 def _other_config(store: DiskStore, selector: Selector, selection: Selection) -> str:

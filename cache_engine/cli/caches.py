@@ -11,7 +11,6 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
@@ -25,6 +24,7 @@ from cache_engine.cli.support.global_options import settings_of
 from cache_engine.cli.support.verb import LazyVerbs, VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import GemmCacheError, KeyNotFound, UsageError
+from cache_engine.model.documents import picked
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
 
@@ -156,35 +156,20 @@ def _check(settings: Settings, *, as_json: bool) -> None:
     sources, known = known_places(settings)
     places = places_in(known, None)
     arch = local_arch()
-    wrong = [
-        _Wrong("", "", one.id, one.fault, one.detail, "update its package, or remove it") for one in sources.findings
-    ]
+    at, cure = {"kind": "", "path": ""}, "update its package, or remove it"
+    wrong = [{**at, "id": one.id, "ailment": one.fault, "detail": one.detail, "cure": cure} for one in sources.findings]
     for place in places:
         seen = (seen for _, seen in scanned(settings, sources, [place], afresh=True))
         runs_here = None if arch is None else code_runs_on(arch)
-        wrong += map(_Wrong.of, examine(place, seen, runs_here=runs_here, mounts=read_mounts()))
+        wrong += map(_problem_row, examine(place, seen, runs_here=runs_here, mounts=read_mounts()))
     in_memory = in_memory_here()
     document = {"findings": wrong, "gpu": arch, "in_memory": in_memory}
     emit(document, as_json, lambda: _print_wrong(wrong, arch, len(places), in_memory), failed=wrong)
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    """A problem found in a cache.
-
-    ``id`` is the id of the entry that has the problem; empty for a problem of the whole directory.
-    """
-
-    kind: str
-    path: str
-    id: str
-    ailment: str
-    detail: str
-    cure: str
-
-    @classmethod
-    def of(cls, found: Diagnosis) -> _Wrong:
-        return cls(found.place.kind, str(found.place.path), found.id, found.ailment, found.detail, found.cure)
+def _problem_row(found: Diagnosis) -> dict[str, str]:
+    """A problem of a cache as a row for JSON; ``id`` is empty for a problem of the whole directory."""
+    return {**where(found.place), **picked(found, "id", "ailment", "detail", "cure")}
 
 
 # ---- Shared with the verbs of this group ----
@@ -425,17 +410,17 @@ def _and_more(text: str, left: int) -> str:
     return f"{text} and {left:,} more" if left else text
 
 
-def _print_wrong(wrong: list[_Wrong], gpu: str | None, directories: int, in_memory: list[str]) -> None:
-    groups: dict[str, list[_Wrong]] = {}
+def _print_wrong(wrong: list[dict[str, str]], gpu: str | None, directories: int, in_memory: list[str]) -> None:
+    groups: dict[str, list[dict[str, str]]] = {}
     for each in wrong:
-        groups.setdefault(each.ailment, []).append(each)
+        groups.setdefault(each["ailment"], []).append(each)
     for ailment, found in groups.items():
         print(f"{ailment}: {counted(len(found), 'finding')}")
         for each in found[:_MOST_SHOWN]:
-            print(printable(f"  {'/'.join(filter(None, (each.path, each.id)))}: {each.detail}"))
+            print(printable(f"  {'/'.join(filter(None, (each['path'], each['id'])))}: {each['detail']}"))
         if len(found) > _MOST_SHOWN:
             print(f"  … and {len(found) - _MOST_SHOWN:,} more; --json has all")
-        print(printable(f"  What to do: {found[0].cure}."))
+        print(printable(f"  What to do: {found[0]['cure']}."))
     if not wrong:
         print(f"Nothing is wrong in {counted(directories, 'directory', 'directories')}.")
     if not gpu:

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches import (
-    cache_option,
-    finding_row,
-    known_places,
-    places_in,
-    print_findings,
-    scanned,
-    shortener,
-)
+from cache_engine.cli import caches
 from cache_engine.cli.support import Verb, emit, json_option, only_targets_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.errors import UsageError
@@ -50,7 +42,7 @@ OFFLINE = (
     failed="Some entries stay; the reasons are printed.",
 )
 @click.argument("text", nargs=-1)
-@cache_option
+@caches.cache_option
 @click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
 @click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Only in this directory.")
 @only_targets_option
@@ -104,10 +96,10 @@ def clean_verb(
     rules = CleaningRules(EntryFilter(" ".join(text), kinds, archs, states), days, versions, size)
     if rules.is_everything and folder is None and not everything:
         raise UsageError("this would delete all entries of all caches; give a rule, such as --days 30, or --all")
-    sources, known = known_places(settings)
-    places = places_in(known, folder)
+    sources, known = caches.known_places(settings)
+    places = caches.places_in(known, folder)
     listed = known if folder is None else places
-    seen = list(scanned(settings, sources, places))
+    seen = list(caches.scanned(settings, sources, places))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline, known=known)
@@ -118,11 +110,11 @@ def clean_verb(
         click.echo(f"Warning: {OFFLINE}.", err=True)
     done = cleaning(chosen, plans, _deleted(settings, plans) if yes else {}, listed)
     document = {name: getattr(done, name) for name in ("entries", "size_bytes", "directories", "left")}
-    document["findings"] = [finding_row(place, one) for place, one in findings]
+    document["findings"] = [caches.finding_row(place, one) for place, one in findings]
 
     def show() -> None:
         _print_cleaning(done, deletes=yes, irs_only=irs_only)
-        print_findings(findings)
+        caches.print_findings(findings)
 
     emit(document, as_json, show, failed=yes and done.left)
 
@@ -143,7 +135,7 @@ def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
 
 def _print_cleaning(d: Cleaning, *, deletes: bool, irs_only: bool) -> None:
     if d.entries and not deletes:
-        short = shortener(row.id for row in d.entries)
+        short = caches.shortener(row.id for row in d.entries)
         print_table(
             {
                 "framework": LEFT, "id": LEFT, "name": LEFT, "target": LEFT, "size": RIGHT, "why": LEFT,

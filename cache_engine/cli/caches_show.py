@@ -11,20 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.cli.caches import (
-    age,
-    cache_option,
-    common_letters,
-    entry_row,
-    find_entry,
-    finding_row,
-    known_places,
-    lookup_row,
-    lookups_of,
-    print_findings,
-    scanned,
-    trace_option,
-)
+from cache_engine.cli import caches
 from cache_engine.cli.support import Verb, emit, json_option, only_with
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
 from cache_engine.errors import KeyNotFound, StoreError, UsageError
@@ -70,7 +57,7 @@ _FACTS = {
 )
 @click.argument("first", metavar="ID")
 @click.argument("second", metavar="[ID]", required=False)
-@cache_option
+@caches.cache_option
 @click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Look in this directory alone.")
 @click.option(
     "--part",
@@ -78,7 +65,7 @@ _FACTS = {
     help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN. Of two directories, "
     "tuning: compare what was chosen for each key.",
 )
-@trace_option("Say why a graph that a run of torch.compile looked for missed; ID is a key of caches ls --trace.")
+@caches.trace_option("Say why a graph that a run of torch.compile looked for missed; ID is a key of caches ls --trace.")
 @json_option
 @click.pass_obj
 def show_verb(
@@ -97,7 +84,7 @@ def show_verb(
     With --trace, shows what the key of a graph that a program looked for differs in from that of the nearest graph, of
     the same trace or in Inductor's caches; or from that of the second ID.
     """
-    sources, places = known_places(settings)
+    sources, places = caches.known_places(settings)
     if trace is not None:
         only_with("", False, ("folder", "part"), instead="--trace")
         _show_lookup(settings, sources, places, trace, (first, second or ""), as_json=as_json)
@@ -106,7 +93,7 @@ def show_verb(
         only_with("", False, ("folder",) if part == "tuning" else ("folder", "part"), instead="two IDs")
         _compare(settings, sources, places, (first, second), part == "tuning", as_json=as_json)
         return
-    place, entry = find_entry(settings, sources, places, first, folder)
+    place, entry = caches.find_entry(settings, sources, places, first, folder)
     source = sources.by_kind[place.kind]
     if part is not None:
         is_sass = part == "sass" and not any(one.name == part for one in entry.parts)
@@ -123,7 +110,7 @@ def _show(place: Place, entry: Entry, unknown: dict[str, str], factors: KeyFacto
 
     known = KeyFactors(()) if isinstance(factors, Failure) else factors
     document = {
-        **entry_row(place, entry),
+        **caches.entry_row(place, entry),
         "parts": entry.parts,
         "unknown": unknown,
         "factors": known.factors,
@@ -198,11 +185,15 @@ def _diff_entries(
 ) -> None:
     from cache_engine.frameworks.comparison import Comparing
 
-    one, other = (find_entry(settings, sources, places, each, None) for each in ids)
+    one, other = (caches.find_entry(settings, sources, places, each, None) for each in ids)
     _check_kinds(one[0], other[0])
     found = Comparing(sources.by_kind[one[0].kind]).entries(one, other)
     names = ("differences", "hidden", "parts", "unknown")
-    document = {"first": entry_row(*one), "second": entry_row(*other), **{name: getattr(found, name) for name in names}}
+    document = {
+        "first": caches.entry_row(*one),
+        "second": caches.entry_row(*other),
+        **{name: getattr(found, name) for name in names},
+    }
     emit(document, as_json, lambda: _print_entries(one, other, found))
 
 
@@ -213,7 +204,7 @@ def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place
     _check_kinds(one, other)
     found: list[tuple[Place, list[Entry]]] = []
     for place in (one, other):
-        seen = [each for _, each in scanned(settings, sources, [place]) if isinstance(each, Entry)]
+        seen = [each for _, each in caches.scanned(settings, sources, [place]) if isinstance(each, Entry)]
         found.append((place, seen))
     with progress("Comparing", None) as (bar, task):
         compared = Comparing(sources.by_kind[one.kind]).directories(found[0], found[1], lambda: bar.advance(task))
@@ -247,7 +238,7 @@ def _show_lookup(
     from cache_engine.frameworks.comparison import nearest
     from cache_engine.frameworks.values import KeyFactors
 
-    found, findings = lookups_of(trace)
+    found, findings = caches.lookups_of(trace)
     asked = _lookup(found, keys[0])
     others: dict[str, KeyFactors | Failure] = {each.key: each.factors for each in found if each.cache == asked.cache}
     if asked.cache == "fx_graph":
@@ -259,18 +250,18 @@ def _show_lookup(
     near = nearest(asked.factors, known) if asked.factors.factors else None
     unknown = "" if near else "no other graph has known inputs" if asked.factors.factors else _NOT_LOGGED
     document = {
-        "lookup": lookup_row(asked),
+        "lookup": caches.lookup_row(asked),
         "nearest": near[0] if near else "",
         "differences": near[1] if near else [],
         "unknown": unknown,
-        "findings": [finding_row(None, one) for one in findings],
+        "findings": [caches.finding_row(None, one) for one in findings],
     }
 
     def show() -> None:
         print(printable(f"A: {asked.name or '–'}, {asked.cache} {asked.result} ({asked.reason}), {asked.key}"))
         print(printable(f"B: the nearest, {near[0]}\n" if near else f"Not compared: {unknown}.", keep="\n"))
         _print_differences(near[1] if near else [])
-        print_findings([(None, one) for one in findings])
+        caches.print_findings([(None, one) for one in findings])
 
     emit(document, as_json, show)
 
@@ -289,7 +280,7 @@ def _graphs(settings: Settings, sources: Sources, places: list[Place]) -> dict[s
     from cache_engine.frameworks.values import Entry, key_of
 
     here = [place for place in places if place.kind == "inductor" and not place.replaced_by]
-    found = [(place, each) for place, each in scanned(settings, sources, here) if isinstance(each, Entry)]
+    found = [(place, each) for place, each in caches.scanned(settings, sources, here) if isinstance(each, Entry)]
     graphs = [each for each in found if each[1].id.startswith("fxgraph/")]
     newest = sorted(graphs, key=lambda each: -(each[1].created_at or 0.0))[:_MOST_GRAPHS]
     return {key_of(entry.id): sources.by_kind[place.kind].key_factors(place, entry) for place, entry in newest}
@@ -343,7 +334,7 @@ def _print_entry(place: Place, d: Entry, unknown: dict[str, str]) -> None:
         elif name in sizes:
             facts[label] = human_bytes(value)
         elif name.endswith("_at"):
-            facts[label] = age(value, now)
+            facts[label] = caches.age(value, now)
         else:
             facts[label] = human_ms(value) if name == "compile_ms" else value
     facts["config"] = " ".join(f"{name}={value}" for name, value in d.config.items()) or "–"
@@ -454,7 +445,7 @@ def _both(a: str | None, b: str | None) -> tuple[str, str]:
     """
     if not sys.stdout.isatty():
         return ("–" if a is None else a), ("–" if b is None else b)
-    differs_at = common_letters(a or "", b or "")
+    differs_at = caches.common_letters(a or "", b or "")
     return _around(a, differs_at), _around(b, differs_at)
 
 

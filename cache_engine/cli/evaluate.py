@@ -156,8 +156,7 @@ def _evaluate_shape(
     hardware = load_chip(chip)
     document: dict[str, Any] = {"chip": hardware.name, "problem": problem}
     if not isinstance(hardware, Hardware):
-        if mode != cost.SearchMode():
-            raise UsageError(f"{hardware.name} is a GPU; the search options are for core-grid accelerators only")
+        _check([hardware], mode)
         predicted = gpu.predict(problem, hardware)
         utilization = problem.flops / (predicted.latency_us * 1e-6 * hardware.peak_of(problem.dtype))
         document |= {"model": f"{gpu.EVALUATOR} {gpu.MODEL_VERSION}", "flops": problem.flops, **asdict(predicted)}
@@ -195,10 +194,9 @@ def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, 
 
     With caching off, the result is computed and not stored.
     """
-    if settings.uses_directory:
-        with open_cache(settings, optional=True) as cache:
-            if cache.has_store:
-                return cache.evaluations.evaluate(problem, hardware, mode)
+    with _results(settings) as kept:
+        if kept is not None:
+            return kept.evaluate(problem, hardware, mode)
     from cache_engine.evaluator.results import search
 
     why = "the store cannot be used" if settings.uses_directory else "caching is switched off"

@@ -21,6 +21,7 @@ from cache_engine.cli.support import (
     json_option,
     open_cache,
     print_refused,
+    sign_option,
     signing_key,
     table_options,
     wanted_of,
@@ -78,10 +79,7 @@ def farm_verb() -> None:
     missing=_MISSING,
 )
 @_farm_options
-@click.option(
-    "--sign", type=click.Path(path_type=Path), metavar="KEY", required=True,
-    help="Sign each kernel with this private key of OpenSSH (Ed25519).",
-)  # fmt: skip
+@sign_option(required=True)
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option(
     "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from cache_engine.batch.jobs import RUNNING, Job, JobProgress, Jobs, LostJob
-from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache, write_or_print
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, escaped, moment, print_fields, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.decision import KINDS, Decision
@@ -115,15 +115,10 @@ def log_verb(
 
 
 def _export_trace(cache: Cache, earliest: float, file: Path | None) -> None:
-    from cache_engine.insight.monitoring import perfetto_trace, write_text
+    from cache_engine.insight.monitoring import perfetto_trace
 
     text = perfetto_trace(cache, earliest)
-    if file is None:
-        with printing():
-            print(text)
-        return
-    with named(file):
-        write_text(text, file)
+    write_or_print(text if file else f"{text}\n", file)
 
 
 def _show_decisions(

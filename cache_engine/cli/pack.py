@@ -16,6 +16,7 @@ from cache_engine.cli.support import (
     Verb,
     VerbGroup,
     emit,
+    for_targets,
     json_option,
     named,
     only_targets_option,
@@ -23,6 +24,7 @@ from cache_engine.cli.support import (
     open_cache,
     print_refused,
     print_unknown,
+    sign_option,
     signing_key,
     targets_option,
     write_file,
@@ -31,8 +33,7 @@ from cache_engine.cli.support.completion import models
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import StoreError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.frameworks.bundles import Group, UnknownGroup
+from cache_engine.frameworks.bundles import UnknownGroup
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import fields_of, picked
@@ -94,12 +95,7 @@ def _model_options(verb: _F) -> _F:
 @click.argument("file", type=click.Path(path_type=Path))
 @only_targets_option
 @_model_options
-@click.option(
-    "--sign",
-    type=click.Path(path_type=Path),
-    metavar="KEY",
-    help="Sign each kernel with this private key of OpenSSH (Ed25519).",
-)
+@sign_option()
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--format",
@@ -137,14 +133,7 @@ def export_verb(
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
     if form == "flashinfer" and (force or sign is not None):
         raise UsageError("--format flashinfer writes Python source, not kernels: leave --force and --sign out")
-    targets = {architecture(name).name for name in archs}
-
-    def wanted(record: Record) -> bool:
-        return not targets or record.arch in targets
-
-    def adapted(group: Group) -> bool:
-        return not targets or describe(group).arch in targets
-
+    wanted, adapted = for_targets(archs)
     key = None if sign is None else signing_key(sign)
     with open_cache(settings, create=False) as cache:
         keys, absent = _of_model(cache, archs, asked)

@@ -19,18 +19,17 @@ from cache_engine.cli.support import (
     Verb,
     VerbGroup,
     emit,
+    for_targets,
     json_option,
     only_targets_option,
     open_cache,
     print_refused,
     print_unknown,
+    sign_option,
     signing_key,
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
-from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.model.architecture import architecture
-from cache_engine.model.artifact import Record
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.store.signatures import proof_for
@@ -142,13 +141,7 @@ def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
     missing=_MISSING,
 )
 @_url_argument
-@click.option(
-    "--sign",
-    type=click.Path(path_type=Path),
-    metavar="KEY",
-    help="Sign each kernel with this private key of OpenSSH (Ed25519). Without it only kernels that were imported with "
-    "a signature are sent.",
-)
+@sign_option(" Without it only kernels that were imported with a signature are sent.")
 @only_targets_option
 @json_option
 @click.pass_obj
@@ -161,12 +154,8 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
     from cache_engine.cache.remote.transfer import push
 
     remote = remote_named(settings, url)
-    targets = {architecture(name).name for name in archs}
+    wanted, bundles = for_targets(archs)
     key = None if sign is None else signing_key(sign)
-
-    def wanted(record: Record) -> bool:
-        return not targets or record.arch in targets
-
     with open_cache(settings, create=False) as cache:
         compared = _compared(cache, remote)
         with terminal.progress("Sending", len(compared.here)) as (bar, task):
@@ -175,7 +164,7 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
                 remote,
                 compared.here,
                 wanted=wanted,
-                bundles=lambda group: not targets or describe(group).arch in targets,
+                bundles=bundles,
                 sign=key.sign if key else None,
                 host_code=settings.host_code,
                 on_entry=lambda: bar.advance(task),

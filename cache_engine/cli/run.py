@@ -283,12 +283,12 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
     """Writes the report to files and to standard error; a file that cannot be written does not stop the others."""
     for file in files:
         try:
+            text = f"{to_json(report)}\n"
             if file.suffix == ".prom":
-                from cache_engine.insight.monitoring import run_text, write_text
+                from cache_engine.insight.monitoring import run_text
 
-                write_text(run_text(report), file)
-            else:
-                write_file(file, to_json(report).encode() + b"\n", force=True)
+                text = run_text(report)
+            write_file(file, text.encode(), force=True)
         except (OSError, GemmCacheError) as error:
             _say(f"the report is not in {file}: {error}")
     for line in _lines(report):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cache.queue import Priority, QueueState, Turn
-from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache, write_or_print
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, moment, print_fields, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.documents import fields_of, picked
@@ -198,27 +197,17 @@ def _show_toolchains(settings: Settings, *, as_json: bool) -> None:
 
 
 def _export_metrics(settings: Settings, file: Path | None) -> None:
-    from cache_engine.insight.monitoring import prometheus_text, write_to_textfile
+    from cache_engine.insight.monitoring import prometheus_text
 
     with open_cache(settings, create=False) as cache:
-        if file is not None:
-            with named(file):
-                write_to_textfile(cache, file)
-            return
-        with printing():
-            sys.stdout.write(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None))
+        text = prometheus_text(cache.stats(), cache.queue() if cache.has_store else None)
+    write_or_print(text, file)
 
 
 def _export_monitoring(form: str, file: Path | None) -> None:
-    from cache_engine.insight.monitoring import alert_rules, grafana_dashboard, write_text
+    from cache_engine.insight.monitoring import alert_rules, grafana_dashboard
 
-    text = grafana_dashboard() if form == "grafana" else alert_rules()
-    if file is None:
-        with printing():
-            sys.stdout.write(text)
-        return
-    with named(file):
-        write_text(text, file)
+    write_or_print(grafana_dashboard() if form == "grafana" else alert_rules(), file)
 
 
 def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> list[EventPeriod]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from threading import Lock
 from typing import Protocol, Self
 
 import msgspec
@@ -13,7 +12,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.architecture import CUDA_VERSIONS
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
-from cache_engine.process import renew_after_fork
+from cache_engine.process import Locked
 from cache_engine.settings import FAST_MATH
 
 
@@ -116,22 +115,17 @@ class Compiler(Protocol):
         ...
 
 
-class CudaCompiler:
+class CudaCompiler(Locked):
     """The part that NVRTC and NVCC share: both take flags, and are of a version of CUDA."""
 
     flags: tuple[str, ...]
 
     def __init__(self, flags: tuple[str, ...] | None = None, cuda: Cuda | None = None) -> None:
         """Does not search for the compiler yet."""
+        super().__init__()
         if flags is not None:
             self.flags = flags
         self._cuda = cuda or Cuda()
-        self._loading = Lock()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._loading = Lock()
 
     def with_flags(self, extra: tuple[str, ...]) -> Self:
         """The same compiler with more flags after its own; they are also part of the key."""

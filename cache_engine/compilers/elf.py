@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
@@ -30,6 +30,7 @@ _MOST_SECTIONS, _MOST_ATTRIBUTES = 20_000, 200_000
 _MOST_NOTES = 1 << 16  # bytes of the notes that tools write about themselves; usual are less than a kilobyte
 _LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # letters of one name (of templates: thousands), and of all
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
+_NO_IMAGE = "it is not a 64-bit ELF image"
 _ET_EXEC, _EM_CUDA = 2, 190
 # EI_OSABI and EI_ABIVERSION -> the bit in e_flags where the target's number starts. CUDA 13 writes the second.
 _TARGET_AT = {b"\x33\x07": 0, b"\x41\x08": 8}
@@ -43,9 +44,9 @@ def cubin_fault(image: bytes, arch: str) -> str | None:
     """
     if not arch.startswith("sm_"):
         return None
-    if len(image) < _HEADER.size or image[:7] != _MAGIC:
-        return "it is not a 64-bit ELF image"
-    fields = _HEADER.unpack_from(image)
+    fields = _header(image)
+    if fields is None:
+        return _NO_IMAGE
     if fields[1:3] != (_ET_EXEC, _EM_CUDA):
         return f"it is an ELF image of type {fields[1]} for machine {fields[2]}, not CUDA code (2 and {_EM_CUDA})"
     at = _TARGET_AT.get(image[7:9])
@@ -99,13 +100,10 @@ def read_cubin(image: bytes) -> Image:
     Raises:
         ValueError: when the bytes are not CUDA code, or contradict themselves; the text says how.
     """
-    if len(image) < _HEADER.size or image[:7] != _MAGIC:
-        raise ValueError("it is not a 64-bit ELF image")
-    fields = _HEADER.unpack_from(image)
+    fields, sections = _sections(image)
     if fields[2] != _EM_CUDA:
         raise ValueError(f"it is an ELF image for machine {fields[2]}, not CUDA code ({_EM_CUDA})")
     at = _TARGET_AT.get(image[7:9])
-    sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
     tools = _content(image, sections.get(_TOOLS))[:_MOST_NOTES]
     asked, release = _ARCH_OPTION.search(tools), _RELEASE.search(tools)
     arch = f"sm_{fields[7] >> at & 0xFF}" if at is not None else ""
@@ -121,10 +119,7 @@ def code_of(image: bytes) -> dict[str, bytes]:
     Raises:
         ValueError: when the bytes contradict themselves.
     """
-    if len(image) < _HEADER.size or image[:7] != _MAGIC:
-        raise ValueError("it is not a 64-bit ELF image")
-    fields = _HEADER.unpack_from(image)
-    sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
+    _, sections = _sections(image)
     texts = {name: section for name, section in sections.items() if name.startswith(_TEXT)}
     if sum(length for kind, _, length in texts.values() if kind != _NOBITS) > len(image):
         raise ValueError("its sections overlap")
@@ -133,17 +128,25 @@ def code_of(image: bytes) -> dict[str, bytes]:
 
 def lacks_last_byte(image: bytes) -> bool:
     """Whether the CUBIN is one byte shorter than its headers say."""
-    if len(image) < _HEADER.size or image[:7] != _MAGIC:
+    if (fields := _header(image)) is None:
         return False
-    fields = _HEADER.unpack_from(image)
     end: int = max(fields[5] + fields[9] * fields[10], fields[6] + fields[11] * fields[12])
     return len(image) + 1 == end
 
 
-def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -> dict[bytes, _Section]:
-    """The sections by name. Their bytes are not copied, because callers use few of them."""
+def _header(image: bytes) -> tuple[Any, ...] | None:
+    """The fields of the ELF header; ``None`` if the bytes are not a 64-bit ELF image."""
+    return _HEADER.unpack_from(image) if len(image) >= _HEADER.size and image[:7] == _MAGIC else None
+
+
+def _sections(image: bytes) -> tuple[tuple[Any, ...], dict[bytes, _Section]]:
+    """The header's fields, and the sections by name. Their bytes are not copied, because callers use few of them."""
+    fields = _header(image)
+    if fields is None:
+        raise ValueError(_NO_IMAGE)
+    offset, size, count, names = fields[6], *fields[11:14]
     if not count:
-        return {}
+        return fields, {}
     if size != _SECTION_HEADER.size or count > _MOST_SECTIONS or offset + size * count > len(image) or names >= count:
         raise ValueError("it is shorter than its header declares")
     headers = [*_SECTION_HEADER.iter_unpack(memoryview(image)[offset : offset + size * count])]
@@ -154,7 +157,7 @@ def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -
         if kind != _NOBITS and start + length > most:
             raise ValueError("it is shorter than its sections declare")
         found[name_at(name)] = (kind, start, length)
-    return found
+    return fields, found
 
 
 def _names(texts: bytes) -> Callable[[int], bytes]:

@@ -132,7 +132,7 @@ class Nvcc(CudaCompiler):
         raise CompileError(problem, log=log, source=source, flags=arguments)
 
     def _installation(self) -> _Installation:
-        with self._loading:
+        with self._lock:
             if self._found is None:
                 self._found = _find_installation(self._cuda)
             return self._found

@@ -221,7 +221,7 @@ class Nvrtc(CudaCompiler):
         self._loaded()
 
     def _loaded(self) -> ctypes.CDLL:
-        with self._loading:
+        with self._lock:
             if self._library is None:
                 installation = self._installation()
                 self._library = installation.load()

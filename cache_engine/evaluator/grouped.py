@@ -23,19 +23,8 @@ from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import InvalidProblem
+from cache_engine.evaluator import cost
 from cache_engine.evaluator.chips import Gpu
-from cache_engine.evaluator.cost import (
-    Evaluation,
-    Partition,
-    SearchMode,
-    Tiling,
-    Times,
-    describe,
-    fixed_partition,
-    nominal_block,
-    overlapped,
-    times,
-)
 from cache_engine.evaluator.gpu import Prediction, predict, predict_grouped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -179,19 +168,19 @@ def busiest(shares: Iterable[Sequence[int]]) -> Sequence[int]:
 
 
 def evaluate_work(
-    work: Work, hardware: Hardware, mode: SearchMode | None = None, may_go_on: Callable[[], bool] = lambda: True
-) -> Evaluation:
+    work: Work, hardware: Hardware, mode: cost.SearchMode | None = None, may_go_on: Callable[[], bool] = lambda: True
+) -> cost.Evaluation:
     """The best result of the core-grid model for a launch; raises as ``search.evaluate``.
 
     For a grouped launch, the tile and loop order are those of its largest product.
     """
-    mode = mode or SearchMode()
+    mode = mode or cost.SearchMode()
     if isinstance(work, EvaluationProblem):
         return evaluate(work, hardware, mode, may_go_on)
     mode = mode.on(hardware, work.dtype)
     search = _GroupSearch(work, hardware, mode)
     if not mode.partition_search:
-        return search.described(fixed_partition(hardware.num_cores), 1)
+        return search.described(cost.fixed_partition(hardware.num_cores), 1)
     partitions, grid = partitions_of(hardware.num_cores)
     bounds = search.bounds(grid)
     what = f"the search for {work.batch} grouped products on {hardware.name}"
@@ -202,7 +191,7 @@ def evaluate_work(
 class _GroupSearch:
     """Evaluates partitions for one grouped launch."""
 
-    def __init__(self, work: GroupedProblem, hardware: Hardware, mode: SearchMode) -> None:
+    def __init__(self, work: GroupedProblem, hardware: Hardware, mode: cost.SearchMode) -> None:
         self._work, self._hardware, self._mode = work, hardware, mode
         self._searches = [BlockSearch(part, hardware, mode) for part in work.parts]
         self._single = [EvaluationProblem(part.m, part.n, part.k, 1, part.dtype, part.out_dtype) for part in work.parts]
@@ -218,7 +207,7 @@ class _GroupSearch:
         sets = grid[0]
         return np.maximum(longest, least_latency(self._hardware, compute / sets, memory / sets))
 
-    def slowest(self, partition: Partition) -> Times:
+    def slowest(self, partition: cost.Partition) -> cost.Times:
         """The times of the slowest set of cores."""
         each = [self._times(index, partition) for index in range(len(self._single))]
         dealt = _dealt([took.latency for took in each], [part.batch for part in self._work.parts], partition.g)
@@ -227,25 +216,25 @@ class _GroupSearch:
         for counts in dealt:
             compute = sum(count * took.compute for count, took in zip(counts, each, strict=True))
             memory = sum(count * took.memory for count, took in zip(counts, each, strict=True))
-            sets.append(Times(overlapped(compute, memory, overlap), compute, memory))
+            sets.append(cost.Times(cost.overlapped(compute, memory, overlap), compute, memory))
         return max(sets)
 
-    def _times(self, index: int, partition: Partition) -> Times:
-        return times(self._hardware, self._mode, self._single[index], partition, self._tiling(index, partition))
+    def _times(self, index: int, partition: cost.Partition) -> cost.Times:
+        return cost.times(self._hardware, self._mode, self._single[index], partition, self._tiling(index, partition))
 
-    def _tiling(self, index: int, partition: Partition) -> Tiling:
-        return self._searches[index].tiling(nominal_block(self._single[index], partition)[1])
+    def _tiling(self, index: int, partition: cost.Partition) -> cost.Tiling:
+        return self._searches[index].tiling(cost.nominal_block(self._single[index], partition)[1])
 
-    def described(self, partition: Partition, looked_at: int) -> Evaluation:
+    def described(self, partition: cost.Partition, looked_at: int) -> cost.Evaluation:
         """The result for a partition; sums are over all products and cores."""
         took, parts = self.slowest(partition), self._work.parts
         tilings = [self._tiling(index, partition) for index in range(len(parts))]
         found = [
-            describe(self._hardware, self._mode, part, partition, tiling, (0, 0))
+            cost.describe(self._hardware, self._mode, part, partition, tiling, (0, 0))
             for part, tiling in zip(parts, tilings, strict=True)
         ]
         flops, peak = self._work.flops, self._hardware.peak_flops * self._hardware.rate_of(self._work.dtype)
-        return Evaluation(
+        return cost.Evaluation(
             latency_us=took.latency,
             compute_us=took.compute,
             memory_us=took.memory,

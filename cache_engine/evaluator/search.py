@@ -18,26 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import InvalidHardware, SearchStopped
-from cache_engine.evaluator.cost import (
-    PARTIAL_BYTES,
-    Block,
-    Evaluation,
-    Partition,
-    SearchMode,
-    Tile,
-    Tiling,
-    align_up,
-    ceil_div,
-    cube_tile,
-    describe,
-    fitting_k,
-    fixed_partition,
-    nominal_block,
-    tile_k,
-    tiling_of,
-    times,
-    traffic,
-)
+from cache_engine.evaluator import cost
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
 from cache_engine.settings.extras import lazy
@@ -61,9 +42,9 @@ _EXACT = 2**62
 def evaluate(
     problem: EvaluationProblem,
     hardware: Hardware,
-    mode: SearchMode | None = None,
+    mode: cost.SearchMode | None = None,
     may_go_on: Callable[[], bool] = lambda: True,
-) -> Evaluation:
+) -> cost.Evaluation:
     """The best result of the core-grid model for a problem on an accelerator.
 
     Args:
@@ -75,25 +56,25 @@ def evaluate(
         InvalidProblem: when operands have scales.
         SearchStopped: when ``may_go_on`` returns false.
     """
-    mode = (mode or SearchMode()).on(hardware, problem.dtype)
+    mode = (mode or cost.SearchMode()).on(hardware, problem.dtype)
     search = BlockSearch(problem, hardware, mode)
     if not mode.partition_search:
-        chosen = fixed_partition(hardware.num_cores)
-        tiling = search.tiling(nominal_block(problem, chosen)[1])
-        return describe(hardware, mode, problem, chosen, tiling, (1, search.tiles))
+        chosen = cost.fixed_partition(hardware.num_cores)
+        tiling = search.tiling(cost.nominal_block(problem, chosen)[1])
+        return cost.describe(hardware, mode, problem, chosen, tiling, (1, search.tiles))
     partitions, grid = partitions_of(hardware.num_cores)
     bounds = least_latency(hardware, *least_times(problem, hardware, mode, grid))
 
-    def tiled(index: int) -> Tiling:
-        return search.tiling(nominal_block(problem, partitions[index])[1])  # which remembers it
+    def tiled(index: int) -> cost.Tiling:
+        return search.tiling(cost.nominal_block(problem, partitions[index])[1])  # which remembers it
 
     first, looked_at = fastest(
         bounds,
-        lambda index: times(hardware, mode, problem, partitions[index], tiled(index)).latency,
+        lambda index: cost.times(hardware, mode, problem, partitions[index], tiled(index)).latency,
         may_go_on,
         f"the search for {problem.m} × {problem.n} × {problem.k} on {hardware.name}",
     )
-    return describe(hardware, mode, problem, partitions[first], tiled(first), (looked_at, search.tiles))
+    return cost.describe(hardware, mode, problem, partitions[first], tiled(first), (looked_at, search.tiles))
 
 
 def fastest(
@@ -123,11 +104,11 @@ def fastest(
 
 
 @lru_cache(maxsize=32)
-def partitions_of(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
+def partitions_of(cores: int) -> tuple[list[cost.Partition], NDArray[np.float64]]:
     """All partitions of a number of cores, sorted by p_g, p_m, p_n; and the same as an array, a row for each p."""
     divisors = [number for number in range(1, cores + 1) if cores % number == 0]
     partitions = [
-        Partition(g, m, n, cores // (g * m * n))
+        cost.Partition(g, m, n, cores // (g * m * n))
         for g in divisors
         for m in divisors
         if cores // g % m == 0
@@ -138,7 +119,7 @@ def partitions_of(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
 
 
 def least_times(
-    problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, grid: NDArray[np.float64]
+    problem: EvaluationProblem, hardware: Hardware, mode: cost.SearchMode, grid: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """For each partition, its computing time, and a lower bound of its time for moving data, in microseconds."""
     sizes = (problem.batch, problem.m, problem.n, problem.k)
@@ -153,7 +134,7 @@ def least_times(
         by_c = 2 * np.sqrt(a * b * (m * n * problem.out_bytes / sram))
         # A tile of A or B fits: with the other orders, what is loaded again for each of s steps along k is at least
         # a · b / (sram · s), next to partial sums of the s - 1 further steps. This is least for:
-        partial = PARTIAL_BYTES * m * n
+        partial = cost.PARTIAL_BYTES * m * n
         steps = np.maximum(np.sqrt(a * b / (sram * partial)), 1)
         by_a_or_b = np.minimum(a, b) + a * b / (sram * steps) + partial * (steps - 1)
         operands = np.maximum(operands, np.minimum(by_c, by_a_or_b))
@@ -171,51 +152,53 @@ def least_latency(hardware: Hardware, compute: NDArray[np.float64], memory: NDAr
 class BlockSearch:
     """Finds, once for each block of one problem, the tiling that moves the fewest bytes; a block is one core's part."""
 
-    def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> None:
+    def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: cost.SearchMode) -> None:
         check_unscaled(problem)
         self._hardware = hardware
         self._tile_search = mode.tile_search
         self._in_bytes, self._out_bytes = problem.in_bytes, problem.out_bytes
         cubes = (hardware.cube_m, hardware.cube_n, hardware.cube_k)
-        m, n, k = (align_up(size, cube) for size, cube in zip((problem.m, problem.n, problem.k), cubes, strict=True))
+        m, n, k = (
+            cost.align_up(size, cube) for size, cube in zip((problem.m, problem.n, problem.k), cubes, strict=True)
+        )
         # Where 64 bits might not hold the traffic, NumPy counts in Python's whole numbers.
         self._dtype: Any = np.int64 if 64 * m * n * k < _EXACT else object
-        self._found: dict[Block, Tiling] = {}
+        self._found: dict[cost.Block, cost.Tiling] = {}
         self.tiles = 0
 
-    def tiling(self, block: Block) -> Tiling:
+    def tiling(self, block: cost.Block) -> cost.Tiling:
         """The block's tiling that moves the fewest bytes; the first among equals."""
         found = self._found.get(block)
         if found is None:
             found = self._found[block] = self._find(block) if self._tile_search else self._untiled(block)
         return found
 
-    def _untiled(self, block: Block) -> Tiling:
+    def _untiled(self, block: cost.Block) -> cost.Tiling:
         self.tiles += 1
-        return tiling_of(block, cube_tile(self._hardware, block), self._in_bytes, self._out_bytes)
+        return cost.tiling_of(block, cost.cube_tile(self._hardware, block), self._in_bytes, self._out_bytes)
 
-    def _find(self, block: Block) -> Tiling:
+    def _find(self, block: cost.Block) -> cost.Tiling:
         hardware, sizes = self._hardware, (self._in_bytes, self._out_bytes)
         fits = _fits(hardware, *sizes)
         if not len(fits.n_beside_m):
             return self._untiled(block)
-        m_tiles = min(ceil_div(block.m, hardware.cube_m), len(fits.n_beside_m))
-        n_limit = align_up(block.n, hardware.cube_n)
+        m_tiles = min(cost.ceil_div(block.m, hardware.cube_m), len(fits.n_beside_m))
+        n_limit = cost.align_up(block.n, hardware.cube_n)
         largest_m = m_tiles * hardware.cube_m
         if largest_m >= block.m and fits.n_beside_m[m_tiles - 1] >= n_limit:
             # All of C fits at once: every operand is moved once, by the first tile of all.
             self.tiles += 1
-            return tiling_of(block, self._tile(block, largest_m, n_limit), *sizes)
+            return cost.tiling_of(block, self._tile(block, largest_m, n_limit), *sizes)
         found = [self._mnk(block, fits, m_tiles, n_limit)]
         a_b_c = (block.m + block.n) * block.k * sizes[0] + block.m * block.n * sizes[1]
-        steps = ceil_div(block.k, tile_k(block.k, int(fits.k_beside_m[0]), hardware.cube_k))
-        if a_b_c + PARTIAL_BYTES * block.m * block.n * (steps - 1) <= found[0].traffic:
+        steps = cost.ceil_div(block.k, cost.tile_k(block.k, int(fits.k_beside_m[0]), hardware.cube_k))
+        if a_b_c + cost.PARTIAL_BYTES * block.m * block.n * (steps - 1) <= found[0].traffic:
             found += [self._nkm(block, fits, n_limit), self._mkn(block, fits, m_tiles)]
         least = min(tiling.traffic for tiling in found)
         # At equal traffic: the larger m, the larger n, then the order as listed, which max keeps.
         return max((tiling for tiling in found if tiling.traffic == least), key=lambda tiling: tiling.tile[:2])
 
-    def _mnk(self, block: Block, fits: _Fits, m_tiles: int, n_limit: int) -> Tiling:
+    def _mnk(self, block: cost.Block, fits: _Fits, m_tiles: int, n_limit: int) -> cost.Tiling:
         n_tiles = np.minimum(fits.n_beside_m[:m_tiles], n_limit).astype(self._dtype, copy=False)
         loads_a = -(-block.n // n_tiles)
         loads_b = -(-block.m // fits.m[:m_tiles].astype(self._dtype, copy=False))
@@ -224,18 +207,22 @@ class BlockSearch:
         self.tiles += m_tiles
         return self._tiling(block, self._tile(block, int(fits.m[chosen]), int(n_tiles[chosen])), "mnk")
 
-    def _nkm(self, block: Block, fits: _Fits, n_limit: int) -> Tiling:
+    def _nkm(self, block: cost.Block, fits: _Fits, n_limit: int) -> cost.Tiling:
         count = min(n_limit // self._hardware.cube_n, len(fits.n))
         n_tiles = fits.n[:count].astype(self._dtype, copy=False)
         steps = self._steps(block, fits.k_beside_n[:count])
         loads_a = -(-block.n // n_tiles)
-        costs = block.m * block.k * self._in_bytes * loads_a + PARTIAL_BYTES * block.m * block.n * (steps - 1)
+        costs = block.m * block.k * self._in_bytes * loads_a + cost.PARTIAL_BYTES * block.m * block.n * (steps - 1)
         self.tiles += count
         # Each n of least traffic with the largest m that costs no further step along k.
         tiles = [
             (
                 self._largest(
-                    block, int(steps[index]), fits.m, align_up(block.m, self._hardware.cube_m), n=int(fits.n[index])
+                    block,
+                    int(steps[index]),
+                    fits.m,
+                    cost.align_up(block.m, self._hardware.cube_m),
+                    n=int(fits.n[index]),
                 ),
                 int(fits.n[index]),
             )
@@ -243,24 +230,24 @@ class BlockSearch:
         ]
         return self._tiling(block, self._tile(block, *max(tiles)), "nkm")
 
-    def _mkn(self, block: Block, fits: _Fits, m_tiles: int) -> Tiling:
+    def _mkn(self, block: cost.Block, fits: _Fits, m_tiles: int) -> cost.Tiling:
         steps = self._steps(block, fits.k_beside_m[:m_tiles])
         loads_b = -(-block.m // fits.m[:m_tiles].astype(self._dtype, copy=False))
-        costs = block.k * block.n * self._in_bytes * loads_b + PARTIAL_BYTES * block.m * block.n * (steps - 1)
+        costs = block.k * block.n * self._in_bytes * loads_b + cost.PARTIAL_BYTES * block.m * block.n * (steps - 1)
         chosen = _last_least(costs)
         self.tiles += m_tiles
         m = int(fits.m[chosen])
-        n = self._largest(block, int(steps[chosen]), fits.n, align_up(block.n, self._hardware.cube_n), m=m)
+        n = self._largest(block, int(steps[chosen]), fits.n, cost.align_up(block.n, self._hardware.cube_n), m=m)
         return self._tiling(block, self._tile(block, m, n), "mkn")
 
-    def _steps(self, block: Block, fitting: NDArray[np.int64]) -> Any:
+    def _steps(self, block: cost.Block, fitting: NDArray[np.int64]) -> Any:
         """The number of steps along k, for each tile length along k in ``fitting``."""
         size, cube = np.minimum(fitting, block.k), self._hardware.cube_k
         size = np.where(size >= cube, size - size % cube, size).astype(self._dtype, copy=False)
         return -(-block.k // size)
 
     def _largest(
-        self, block: Block, steps: int, sizes: NDArray[np.int64], limit: int, *, m: int = 0, n: int = 0
+        self, block: cost.Block, steps: int, sizes: NDArray[np.int64], limit: int, *, m: int = 0, n: int = 0
     ) -> int:
         """The largest tile size of one dimension that needs at most ``steps`` tiles along k.
 
@@ -272,17 +259,19 @@ class BlockSearch:
         while low < high:
             middle = (low + high + 1) // 2
             size = middle * cube
-            fitting = fitting_k(self._hardware, m or size, n or size, self._in_bytes, self._out_bytes)
-            enough = fitting >= 1 and ceil_div(block.k, tile_k(block.k, fitting, self._hardware.cube_k)) <= steps
+            fitting = cost.fitting_k(self._hardware, m or size, n or size, self._in_bytes, self._out_bytes)
+            enough = (
+                fitting >= 1 and cost.ceil_div(block.k, cost.tile_k(block.k, fitting, self._hardware.cube_k)) <= steps
+            )
             low, high = (middle, high) if enough else (low, middle - 1)
         return low * cube
 
-    def _tile(self, block: Block, m: int, n: int) -> Tile:
-        fitting = fitting_k(self._hardware, m, n, self._in_bytes, self._out_bytes)
-        return Tile(m, n, tile_k(block.k, fitting, self._hardware.cube_k))
+    def _tile(self, block: cost.Block, m: int, n: int) -> cost.Tile:
+        fitting = cost.fitting_k(self._hardware, m, n, self._in_bytes, self._out_bytes)
+        return cost.Tile(m, n, cost.tile_k(block.k, fitting, self._hardware.cube_k))
 
-    def _tiling(self, block: Block, tile: Tile, order: str) -> Tiling:
-        return Tiling(tile, order, traffic(block, tile, order, self._in_bytes, self._out_bytes))
+    def _tiling(self, block: cost.Block, tile: cost.Tile, order: str) -> cost.Tiling:
+        return cost.Tiling(tile, order, cost.traffic(block, tile, order, self._in_bytes, self._out_bytes))
 
 
 class _Fits:
@@ -325,8 +314,8 @@ class _Fits:
 def most_tiles(hardware: Hardware, in_bytes: int = 1, out_bytes: int = 1) -> tuple[int, int]:
     """The most tile sizes that fit the chip along m, and along n; the time and memory of a search grow with them."""
     # A tile of C with one row and column of A and B takes at least this much for each row.
-    row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
-    column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
+    row_bytes = cost.align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
+    column_bytes = cost.align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
     most_m = hardware.usable_sram // row_bytes // hardware.cube_m
     return most_m, hardware.usable_sram // column_bytes // hardware.cube_n
 

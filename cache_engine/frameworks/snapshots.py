@@ -23,16 +23,7 @@ import msgspec
 
 from cache_engine.compilers.elf import machine_of
 from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.frameworks.bundles import (
-    MAX_BYTES,
-    MOST_FILES,
-    Group,
-    UnknownGroup,
-    group_key,
-    is_plain,
-    put_group,
-    read_group,
-)
+from cache_engine.frameworks import bundles
 from cache_engine.frameworks.deletion import IN_PROCESS
 from cache_engine.frameworks.facts import json_object
 from cache_engine.frameworks.folder import Folder, Unread
@@ -86,7 +77,7 @@ class SavedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int
     kind: str
     name: str
-    files: Annotated[list[SavedFile], msgspec.Meta(min_length=1, max_length=MOST_FILES)]
+    files: Annotated[list[SavedFile], msgspec.Meta(min_length=1, max_length=bundles.MOST_FILES)]
     version: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
@@ -126,7 +117,7 @@ def check_name(name: str) -> str:
 
 def snapshot_key(name: str) -> CacheKey:
     """The key of a snapshot's bundle."""
-    return group_key(FRAMEWORK, name, SNAPSHOT)
+    return bundles.group_key(FRAMEWORK, name, SNAPSHOT)
 
 
 # ---- Saving ----
@@ -150,13 +141,13 @@ def save(
     keys: list[CacheKey] = []
     for saved, files in _entries(root, environment, done):
         document = msgspec.json.encode(saved)
-        group = Group(FRAMEWORK, sha256(document).hexdigest(), ENTRY, {ENTRY: document, **files}, time.time())
+        group = bundles.Group(FRAMEWORK, sha256(document).hexdigest(), ENTRY, {ENTRY: document, **files}, time.time())
         try:
             if not _is_stored(layout, group.key):
-                put_group(layout, group, durable=durable)
+                bundles.put_group(layout, group, durable=durable)
                 done.new += 1
         except ValueError:
-            done.left.append(f"{saved.kind} {saved.name}: it has more than {MAX_BYTES:,} bytes")
+            done.left.append(f"{saved.kind} {saved.name}: it has more than {bundles.MAX_BYTES:,} bytes")
             continue
         if len(keys) == _MOST_ENTRIES:
             done.left.append(f"all after the first {_MOST_ENTRIES:,} entries")
@@ -174,13 +165,15 @@ def save(
 def put_snapshot(layout: StoreLayout, snapshot: Snapshot, *, sign: Callable[[bytes], bytes], durable: bool) -> None:
     """Stores the description of a snapshot, signed, after its entries; raises ``OSError``."""
     data = sign(enveloped(msgspec.json.encode(snapshot), format=FORMAT))
-    put_group(layout, Group(FRAMEWORK, snapshot.name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable)
+    bundles.put_group(
+        layout, bundles.Group(FRAMEWORK, snapshot.name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable
+    )
 
 
 def _is_stored(layout: StoreLayout, key: CacheKey) -> bool:
     try:
-        return read_group(layout, key, trust=layout.trust) is not None
-    except (CorruptEntry, UnknownGroup):
+        return bundles.read_group(layout, key, trust=layout.trust) is not None
+    except (CorruptEntry, bundles.UnknownGroup):
         return False
 
 
@@ -222,8 +215,8 @@ def _entry(root: Path, place: Place, entry: Entry, still_at: float) -> tuple[Sav
     An entry of an unknown layout must not have changed for two seconds; ``still_at`` is when this wait ends for all.
     """
     names = [name_of(part.file) for part in entry.parts if part.kind != PartKind.TEMPORARY]
-    if len(names) >= MOST_FILES:
-        raise Unread(Fault.TOO_MANY, f"it has {len(names):,} files; fewer than {MOST_FILES:,} are saved")
+    if len(names) >= bundles.MOST_FILES:
+        raise Unread(Fault.TOO_MANY, f"it has {len(names):,} files; fewer than {bundles.MOST_FILES:,} are saved")
     with Folder(place.path) as top:
         before = {name: _status(top, name) for name in dict.fromkeys(names)}
         newest = max(status.st_mtime for status in before.values())
@@ -233,7 +226,7 @@ def _entry(root: Path, place: Place, entry: Entry, still_at: float) -> tuple[Sav
             time.sleep(wait_s)
         files = []
         for name, status in before.items():
-            data = top.read(name, MAX_BYTES)
+            data = top.read(name, bundles.MAX_BYTES)
             if stamp_of(_status(top, name)) != stamp_of(status) or len(data) != status.st_size:
                 raise Unread(Fault.LOCKED, "it was written meanwhile")
             if place.kind == "triton":
@@ -250,8 +243,8 @@ def _database(root: Path, place: Place) -> tuple[SavedEntry, dict[str, bytes]]:
 
     with Folder(place.path) as top:
         status = _status(top, cutile.FILE)
-        if status.st_size > MAX_BYTES:
-            raise Unread(Fault.TOO_LARGE, f"it has {status.st_size:,} bytes; at most {MAX_BYTES:,} are saved")
+        if status.st_size > bundles.MAX_BYTES:
+            raise Unread(Fault.TOO_LARGE, f"it has {status.st_size:,} bytes; at most {bundles.MAX_BYTES:,} are saved")
         try:
             with IN_PROCESS, closing(cutile.opened(top, place)) as database:
                 data = database.serialize()
@@ -292,7 +285,7 @@ def with_children(name: str, data: bytes, folder: str) -> bytes:
     document = json_object(data)
     children = document.get("child_paths")
     if isinstance(children, dict):
-        document["child_paths"] = {child: os.path.join(folder, child) for child in filter(is_plain, children)}
+        document["child_paths"] = {child: os.path.join(folder, child) for child in filter(bundles.is_plain, children)}
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError as error:
@@ -311,11 +304,11 @@ def read_snapshot(layout: StoreLayout, name: str) -> tuple[Snapshot, bytes] | No
     Raises:
         CorruptEntry, UnknownGroup: when the snapshot is damaged, or of another format version.
     """
-    group = read_group(layout, snapshot_key(name), trust=layout.trust)
+    group = bundles.read_group(layout, snapshot_key(name), trust=layout.trust)
     return None if group is None else (snapshot_in(group), group.files[SNAPSHOT])
 
 
-def snapshot_in(group: Group) -> Snapshot:
+def snapshot_in(group: bundles.Group) -> Snapshot:
     """The snapshot that a bundle contains; raises ``CorruptEntry`` if it contains no valid snapshot."""
     snapshot = _decoded(_decode_snapshot, signed_part(group.files[SNAPSHOT])[0])
     if snapshot.name != group.name:
@@ -325,7 +318,7 @@ def snapshot_in(group: Group) -> Snapshot:
     return snapshot
 
 
-def entry_in(group: Group) -> SavedEntry:
+def entry_in(group: bundles.Group) -> SavedEntry:
     """The entry that a bundle contains, after checking every byte of its files; raises ``CorruptEntry``."""
     if (group.framework, group.index) != (FRAMEWORK, ENTRY):
         raise CorruptEntry("it is no entry of a snapshot")
@@ -340,7 +333,7 @@ def entry_in(group: Group) -> SavedEntry:
         raise CorruptEntry("a file of it was changed")
     for file in saved.files:
         parts = name_of(file.path).split("/")
-        is_below = 2 <= len(parts) <= MOST_DEPTH and parts[0] in CACHES and all(map(is_plain, parts))
+        is_below = 2 <= len(parts) <= MOST_DEPTH and parts[0] in CACHES and all(map(bundles.is_plain, parts))
         if not is_below or id_of("/".join(parts)) != file.path:
             raise CorruptEntry(f"the path {id_of(file.path[:80])!r} leads elsewhere")
     if len({file.path for file in saved.files}) != len(saved.files):
@@ -356,7 +349,7 @@ def host_code_in(saved: SavedEntry, contents: Mapping[str, bytes]) -> str | None
     return None
 
 
-def host_code_in_bundle(group: Group) -> str | None:
+def host_code_in_bundle(group: bundles.Group) -> str | None:
     """As ``host_code_in``, for a snapshot's bundle; checks every byte. Raises ``CorruptEntry`` for other bundles."""
     if group.index == SNAPSHOT and [*group.files] == [SNAPSHOT]:
         snapshot_in(group)

@@ -34,13 +34,9 @@ def sm_clock_mhz(pci_bus_id: str) -> int | None:
         pci_bus_id: the GPU's bus id, as CUDA gives it, such as ``"0000:17:00.0"``. Not a number, because CUDA and NVML
             number GPUs differently.
     """
-    library, device = _library(), ctypes.c_void_p()
-    if library is None or not _found(library, pci_bus_id, device):
-        return None
     clock = ctypes.c_uint()
-    if library.nvmlDeviceGetClockInfo(device, _SM_CLOCK, ctypes.byref(clock)) != 0:
-        return None
-    return clock.value
+    is_known = _asked(pci_bus_id, "nvmlDeviceGetClockInfo", _SM_CLOCK, ctypes.byref(clock))
+    return clock.value if is_known else None
 
 
 def memory_bytes(pci_bus_id: str) -> tuple[int, int, int] | None:
@@ -51,13 +47,9 @@ def memory_bytes(pci_bus_id: str) -> tuple[int, int, int] | None:
     Args:
         pci_bus_id: as for ``sm_clock_mhz``.
     """
-    library, device = _library(), ctypes.c_void_p()
-    if library is None or not _found(library, pci_bus_id, device):
-        return None
     memory = _Memory()
-    if library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) != 0:
-        return None
-    return memory.free, memory.used, memory.total
+    is_known = _asked(pci_bus_id, "nvmlDeviceGetMemoryInfo", ctypes.byref(memory))
+    return (memory.free, memory.used, memory.total) if is_known else None
 
 
 def driver_release() -> str | None:
@@ -71,9 +63,12 @@ def driver_release() -> str | None:
     return version.value.decode(errors="replace")
 
 
-def _found(library: ctypes.CDLL, pci_bus_id: str, device: ctypes.c_void_p) -> bool:
-    """Sets ``device`` to the NVML handle of a GPU; returns whether it was found."""
-    return bool(library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(device)) == 0)
+def _asked(pci_bus_id: str, function: str, *arguments: object) -> bool:
+    """Calls a function of NVML with the handle of a GPU and ``arguments``; returns whether it answered."""
+    library, device = _library(), ctypes.c_void_p()
+    if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(device)) != 0:
+        return False
+    return bool(getattr(library, function)(device, *arguments) == 0)
 
 
 @cache

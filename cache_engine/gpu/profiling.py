@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
-from cache_engine.process import renew_after_fork
+from cache_engine.process import Locked
 
 if TYPE_CHECKING:
     from cache_engine.gpu.launch import Operands, Startable
@@ -38,19 +37,14 @@ class OperatorStatistics:
     compile_ms: float = 0.0
 
 
-class ProfilerCounts:
+class ProfilerCounts(Locked):
     """Adds up the work of an operator. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._calls = self._compiles = self._refused = 0
         self._get_ms = self._compile_ms = 0.0
         self._kernels: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._lock = threading.Lock()
 
     def called(self) -> None:
         """Counts a product."""
@@ -139,21 +133,16 @@ class OperatorCall:
         return None if self._watch is None else self._watch.ms()
 
 
-class OperatorCalls:
+class OperatorCalls(Locked):
     """The last calls of an operator, oldest first. Safe to use from several threads."""
 
     def __init__(self, most: int) -> None:
         """Stores the last ``most`` calls; raises ``UsageError`` if ``most`` is not a valid number."""
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise UsageError(f"profiling stores the last {most!r} calls; give a whole number of at least 1")
+        super().__init__()
         self._calls: deque[OperatorCall] = deque(maxlen=most)
         self._count = 0
-        self._lock = threading.Lock()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._lock = threading.Lock()
 
     def add(self, call: OperatorCall) -> None:
         """Stores a call, in place of the oldest one if there is no room."""

@@ -69,14 +69,12 @@ def time_kernel(
     launch: Launch,
     problem: GemmProblem,
     *,
-    seed: int | None = None,
     compare: bool = True,
     profile: bool = False,
 ) -> Timing:
     """Launches a kernel on random operands: checks its result, then times it.
 
     Args:
-        seed: the seed of the operands; by default they differ each time.
         compare: whether to time cuBLAS as well.
         profile: whether to launch the kernel once more at the end, between the start and the stop of a profiler, so
             that the profiler records only this launch.
@@ -90,7 +88,7 @@ def time_kernel(
     import cupy
     import numpy
 
-    seed = secrets.randbits(32) if seed is None else seed
+    seed = secrets.randbits(32)
     bus = cupy.cuda.Device().pci_bus_id
     with shared_pool().serving():
         kernel = LoadedKernel(cubin, name, launch, problem)

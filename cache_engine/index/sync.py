@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from cache_engine.errors import IndexDamaged, IndexUnavailable, LockTimeout
-from cache_engine.index import rows
+from cache_engine.index import records, rows
 from cache_engine.index.connection import (
     LOCKED,
     Attaching,
@@ -30,15 +30,6 @@ from cache_engine.index.connection import (
     interrupted_after,
     is_own,
     passing_on_ctrl_c,
-)
-from cache_engine.index.records import (
-    SETTLED_NS,
-    UNREAD,
-    mtime_ns,
-    sync_notes,
-    sync_records,
-    sync_timings,
-    timings_state,
 )
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import HOUR_S, Tally
@@ -315,17 +306,17 @@ class Index:
     def _sources(self) -> tuple[object, object] | None:
         """The state of all files that a sync reads, and of the index; ``None`` while folder times are too recent."""
         layout = self._store.layout
-        horizon = time.time_ns() - SETTLED_NS
+        horizon = time.time_ns() - records.SETTLED_NS
         metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
         folders: tuple[Path | str, ...] = (layout.groups, layout.notes, *(f"{metadata}/{shard}" for shard in SHARDS))
-        times = tuple(map(mtime_ns, folders))
+        times = tuple(map(records.mtime_ns, folders))
         if any(mtime > horizon for mtime in times):
             return None
         sources = (
             times,
             journal_state(layout.journal),
-            mtime_ns(layout.demand),
-            timings_state(layout),
+            records.mtime_ns(layout.demand),
+            records.timings_state(layout),
         )
         return sources, self._file_identity()
 
@@ -366,15 +357,15 @@ def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
 
 
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
-    added, removed, unreadable = sync_records(connection, store)
+    added, removed, unreadable = records.sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
-    timings, timings_settled = sync_timings(connection, store.layout)
-    notes, notes_settled = sync_notes(connection, store.layout)
+    timings, timings_settled = records.sync_timings(connection, store.layout)
+    notes, notes_settled = records.sync_notes(connection, store.layout)
     changed = int(bool(added or removed or unreadable or events or timings or notes))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
-    waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
+    waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [records.UNREAD]).fetchone()
     settled = waiting == (0,) and timings_settled and notes_settled
     left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(

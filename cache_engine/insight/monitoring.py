@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +13,7 @@ from cache_engine.cache.cache import Cache
 from cache_engine.cache.queue import QueueState
 from cache_engine.model.decision import DEMOTION, MISS, PIN, PROMOTION, SPECULATION, UNPIN, Decision
 from cache_engine.model.events import PUBLISH, TIERS, UNPUBLISHED, USE, Event, Statistics
-from cache_engine.store.files import refuse_device
+from cache_engine.store.files import replace_file
 from cache_engine.store.journal import events_by_file, read_snapshot
 from cache_engine.store.journal.spans import LOOKUPS, Distribution, ceiling_s, distributions
 
@@ -212,21 +209,7 @@ def write_to_textfile(cache: Cache, path: str | Path) -> None:
         UsageError: when the path is a device, pipe or socket.
         OSError: when the file cannot be written; the old file then stays.
     """
-    write_text(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None), path)
-
-
-def write_text(text: str, path: str | Path) -> None:
-    """Writes metrics to a file, and replaces an old file only once all is written; raises as ``write_to_textfile``."""
-    refuse_device(path)
-    target = Path(path)
-    # Of another suffix, so that no collector reads it.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    replace_file(path, prometheus_text(cache.stats(), cache.queue() if cache.has_store else None).encode())
 
 
 def run_text(run: Run) -> str:

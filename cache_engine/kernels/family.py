@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
 
 import msgspec
 
@@ -63,8 +62,8 @@ _TILES_EACH = 4
 _ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # templates/epilogue.cuh
 
 
-class Family(Protocol):
-    """A generator of kernels of one kind.
+class Family:
+    """The base of all families: a generator of kernels of one kind. A subclass states how its kernels differ.
 
     The method ``constants`` is the most important: the constants and the template determine the source, so the key
     hashes both.
@@ -77,68 +76,67 @@ class Family(Protocol):
     # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B. Its keys are the
     # types that the family computes. Used to rank configs.
     flops_per_clock: Mapping[DType, int]
-    takes_epilogue: bool
+    takes_epilogue = True
     """Whether its kernels can apply an ``Epilogue``."""
-    splits_k: bool
-    clusters: bool
+    splits_k = True
+    clusters = False
     """Whether blocks can share tiles of B. Such a config is chosen only if timings on a GPU say that it is faster."""
-    copying_threads: int
+    copying_threads = 0
     """The number of threads of a block that only copy tiles for the others and do not multiply."""
-    is_persistent: bool
+    is_persistent = False
     """Whether a block stays on its SM and computes several tiles of C, one after the other."""
-    hidden_parameters: tuple[str, ...]
+    hidden_parameters: tuple[str, ...] = ()
     """The last parameters of the compiled kernel: pointers that the compiler adds and the kernel does not use."""
 
-    def __hash__(self) -> int:
-        """A hash of the object's identity, because each family has only one object."""
-        ...
-
     def takes(self, problem: GemmProblem) -> bool:
-        """Whether the family computes problems with the scales and the groups that this one has, or with none."""
-        ...
+        """Whether the family computes problems with the scales and groups that this one has; by default, with none."""
+        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The lowest compute capability on which the family computes the type."""
-        ...
+        raise NotImplementedError
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
         """The reason why no config can compute the problem, although the family has its type; ``None`` if one can."""
-        ...
+        return None
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs to consider for a problem; some may break a limit of the target."""
-        ...
+        raise NotImplementedError
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The dynamic shared memory of one block, in bytes."""
-        ...
+        raise NotImplementedError
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The bytes that a block reads from shared memory for each step of block_k. Used to rank configs."""
-        ...
+        raise NotImplementedError
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
         """A lower bound of the registers of a thread: those for its part of C and its parts of the tiles of A and B.
 
         Used to rank and to refuse configs.
         """
-        ...
+        raise NotImplementedError
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """The reason why the template cannot be compiled with these tiles; ``None`` if it can."""
-        ...
+        raise NotImplementedError
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """The parts of operands that the copy engine (TMA) copies at once; empty if the kernel does not use it."""
-        ...
+        """The parts of operands that the copy engine (TMA) copies at once; empty if threads copy tiles themselves."""
+        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """A power of two d: if m is an argument of the kernel, ``constants`` depends on m only through gcd(m, d)."""
-        ...
+        """A power of two d: if m is an argument of the kernel, ``constants`` depends on m only through gcd(m, d).
+
+        By default 1, for a family in which rows of A are k long.
+        """
+        return 1
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
-        ...
+        raise NotImplementedError
 
 
 def check_config(family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture) -> None:

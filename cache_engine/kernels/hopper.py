@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import scale_constants, specialised_constants, widest_store
+from cache_engine.kernels.family import Family, scale_constants, specialised_constants, widest_store
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
 from cache_engine.model.key import Constants
@@ -27,7 +27,7 @@ _MOST_CLUSTER = 2
 _VECTOR_BYTES = 16
 
 
-class Hopper:
+class Hopper(Family):
     """The ``hopper`` family. On its target it is chosen first, if the copy engine can read the operands."""
 
     name = "hopper"
@@ -41,10 +41,7 @@ class Hopper:
         DType.FP8_E4M3: 4096,
         DType.FP8_E5M2: 4096,
     }
-    takes_epilogue = True
-    splits_k = True
     clusters = True
-    hidden_parameters: tuple[str, ...] = ()
     copying_threads = 128
     is_persistent = True
 
@@ -125,10 +122,6 @@ class Hopper:
         if not _is_boxed(problem):
             return a, b
         return a, b, Box("c", _LINE_BYTES // problem.output.itemsize, _STORED_ROWS)
-
-    def m_divisor(self, problem: GemmProblem) -> int:
-        """Always 1: rows of A are k long in this family."""
-        return 1
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""

@@ -16,19 +16,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
+from cache_engine.kernels import prediction
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.hopper import Hopper
-from cache_engine.kernels.prediction import (
-    CYCLES,
-    NOT_HIDDEN,
-    STEADY,
-    Candidates,
-    Predicted,
-    candidate_of,
-    candidates_of,
-    cycles_of,
-    split_config,
-)
 from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import Grouped, Scaled, TensorCore
@@ -182,18 +172,18 @@ def _best_config(family: Family, problem: GemmProblem, target: Architecture, fac
 
 
 @lru_cache(maxsize=4096)
-def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: int) -> KernelConfig:
+def _steadiest(among: prediction.Candidates, rows: int, columns: int, depth: int, batch: int) -> KernelConfig:
     """The config for all problems whose m, n and k, divided by ``Candidates.steps``, round up to these numbers."""
     step_m, step_n, step_k = among.steps
     m, n, k = rows * step_m, columns * step_n, depth * step_k
-    return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
+    return among.steadiest(among.predicted(m, n, k, batch, prediction.STEADY), k)
 
 
 def _candidates(
     family: Family, problem: GemmProblem, target: Architecture, factors: Factors, *, converted: bool = False
-) -> Candidates:
+) -> prediction.Candidates:
     fp8_result = problem.output if problem.has_result_scale else None
-    return candidates_of(family, problem.dtype, problem.scales, target, factors, fp8_result, converted)
+    return prediction.candidates_of(family, problem.dtype, problem.scales, target, factors, fp8_result, converted)
 
 
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
@@ -210,7 +200,10 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
     if rates_of(target).converts(chosen.unit, problem.dtype):
         among = _candidates(chosen, problem, target, factors, converted=True)
         predicted = among.predicted(m, n, k, batch)
-    ranked = [(cycles, split_config(one.config, slices)) for cycles, one, _, slices in sorted(predicted, key=CYCLES)]
+    ranked = [
+        (cycles, prediction.split_config(one.config, slices))
+        for cycles, one, _, slices in sorted(predicted, key=prediction.CYCLES)
+    ]
     return sorted(ranked, key=lambda one: one[1] != first)
 
 
@@ -229,14 +222,14 @@ def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) ->
     check_config(FAMILIES[family], problem, config, target)
     (m, n, k, batch), rates = problem.planned_products, rates_of(target)
     converted = rates.converts(FAMILIES[family].unit, problem.dtype)
-    candidate = candidate_of(FAMILIES[family], problem, config, target, converted=converted)
+    candidate = prediction.candidate_of(FAMILIES[family], problem, config, target, converted=converted)
     tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
-    cycles = cycles_of(candidate, tiles, k, target.example_sms, config.split_k)
+    cycles = prediction.cycles_of(candidate, tiles, k, target.example_sms, config.split_k)
     if config.split_k > 1:  # slices share the SMs as tiles do
         cycles *= -(-tiles * config.split_k // target.example_sms)
     moved = batch * ((m * k + k * n) * problem.dtype.itemsize + m * n * problem.output.itemsize)
     memory = moved / rates.dram_bytes_per_clock
-    return max(cycles, memory) + NOT_HIDDEN * min(cycles, memory)
+    return max(cycles, memory) + prediction.NOT_HIDDEN * min(cycles, memory)
 
 
 def turning_points(
@@ -277,12 +270,12 @@ def _turning_points(
     for begin in range((problem.m - 1) // tallest * tallest, last, tallest):
         # Up to there no choice has more cycles than ``most``: without slices, a prediction never falls as m grows.
         at_end = among.predicted(begin + tallest, n, k, batch, 0.0)
-        most = min(cycles for cycles, *_, slices in at_end if slices == 1) * (1 + STEADY)
+        most = min(cycles for cycles, *_, slices in at_end if slices == 1) * (1 + prediction.STEADY)
         work = max(begin + 1, problem.m) * n * k * batch / among.sms
         tiles = [tile for tile in among.by_tile if work * tile[-1] <= most]
         step = gcd(*(block_m for block_m, *_ in tiles))
         for m in range(max(begin, problem.m - 1) // step * step, min(begin + tallest, last), step):
-            found: list[Predicted] = []
+            found: list[prediction.Predicted] = []
             for block_m, block_n, members, _ in tiles:
                 among.add(found, members, -(-(m + step) // block_m) * columns[block_n], k)
             best = among.steadiest(found, k)

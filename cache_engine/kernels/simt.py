@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import m_divisor, specialised_constants
+from cache_engine.kernels.family import Family, m_divisor, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.kernel import Box, KernelConfig, ceil_div
+from cache_engine.model.kernel import KernelConfig, ceil_div
 from cache_engine.model.key import Constants
 
 LANES_M, LANES_N = 4, 8  # the arrangement of a warp's lanes over its part of C; fixed in the template
@@ -28,7 +28,7 @@ _TILES = (
 )
 
 
-class Simt:
+class Simt(Family):
     """The ``simt`` family: kernels that multiply on CUDA cores."""
 
     name = "simt"
@@ -42,23 +42,10 @@ class Simt:
         DType.BF16: 256,
         DType.INT8: 128,
     }
-    takes_epilogue = True
-    splits_k = True
-    clusters = False
-    copying_threads = 0
-    is_persistent = False
-    hidden_parameters: tuple[str, ...] = ()
-
-    def takes(self, problem: GemmProblem) -> bool:
-        """Whether the problem has no scales and no groups."""
-        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The lowest compute capability on which the family computes the type; rounding to bf16 needs 8.0."""
         return (8, 0) if dtype is DType.BF16 else (7, 0)
-
-    def problem_fault(self, problem: GemmProblem) -> None:
-        """``None``: the family computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs to consider; some may break a limit of the target."""
@@ -104,10 +91,6 @@ class Simt:
         if config.block_k % vector:
             return f"block_k must be a multiple of {vector}"
         return None
-
-    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Empty: threads copy tiles themselves, without TMA."""
-        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """The number of elements that the widest read of A covers, if A is stored k × m; else 1."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import m_divisor, scale_constants, specialised_constants, widest_store
+from cache_engine.kernels.family import Family, m_divisor, scale_constants, specialised_constants, widest_store
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Mode
-from cache_engine.model.kernel import Box, KernelConfig
+from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Constants
 
 # (block_m, block_n, warps_m, warps_n): warp tiles of 16 x 32 to 64 x 64.
@@ -33,7 +33,7 @@ _DEPTHS = ((128, 3), (64, 4))  # (bytes in k, stages)
 _BOX_ROWS, _BOX_COLUMNS = 16, 32  # the largest part that a warp stores at a time (templates/boxes.cuh)
 
 
-class TensorCore:
+class TensorCore(Family):
     """The ``tensor_core`` family: for operands without scales and groups."""
 
     name = "tensor_core"
@@ -48,23 +48,10 @@ class TensorCore:
         DType.FP8_E5M2: 4096,
         DType.INT8: 4096,
     }
-    takes_epilogue = True
-    splits_k = True
-    clusters = False
-    copying_threads = 0
-    is_persistent = False
-    hidden_parameters: tuple[str, ...] = ()
-
-    def takes(self, problem: GemmProblem) -> bool:
-        """Whether the problem has no scales and no groups."""
-        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The lowest compute capability on which the family computes the type."""
         return (8, 9) if dtype in (DType.FP8_E4M3, DType.FP8_E5M2) else (8, 0)
-
-    def problem_fault(self, problem: GemmProblem) -> None:
-        """``None``: the family computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs to consider; some may break a limit of the target."""
@@ -107,10 +94,6 @@ class TensorCore:
             if size < least or size & (size - 1):
                 return f"{name} must be a power of two of at least {least} for {problem.dtype}"
         return None
-
-    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Empty: threads copy tiles themselves, without TMA."""
-        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """The largest number of elements that one read of A covers, if A is stored k × m; else 1."""
@@ -170,47 +153,28 @@ _SCALED_CONFIGS = {
 _PLAIN = TensorCore()  # the other two families read tiles of A and B in the same way
 
 
-class Scaled:
-    """The ``scaled`` family: fp8 with a scale for each block of 128 along k; sm_89 and newer."""
+class Scaled(TensorCore):
+    """The ``scaled`` family: fp8 with a scale for each block of 128 along k; sm_89 and newer.
+
+    Scales are read from global memory, so the shared memory is that of ``TensorCore``.
+    """
 
     name = "scaled"
     template = "scaled.cu"
-    unit = "mma"
     flops_per_clock: Mapping[DType, int] = {t: _PLAIN.flops_per_clock[t] for t in (DType.FP8_E4M3, DType.FP8_E5M2)}
-    takes_epilogue = True
-    splits_k = True
-    clusters = False
-    copying_threads = 0
-    is_persistent = False
-    hidden_parameters: tuple[str, ...] = ()
 
     def takes(self, problem: GemmProblem) -> bool:
         """Whether the problem has scales and no groups."""
         return bool(problem.scales) and not problem.mode
 
-    def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The lowest compute capability on which the family computes the type."""
-        return _PLAIN.min_capability(dtype)
-
-    def problem_fault(self, problem: GemmProblem) -> None:
-        """``None``: the family computes every problem of its types."""
-
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs to consider; some may break a limit of the target."""
         return _SCALED_CONFIGS[problem.scales.b_columns]
 
-    def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory in bytes: the buffers of A and B tiles; scales are read from global memory."""
-        return _PLAIN.shared_bytes(problem, config)
-
-    def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The bytes read from shared memory for a step of block_k: a warp reads its rows of A and columns of B once."""
-        return _PLAIN.shared_traffic_bytes(problem, config)
-
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The registers of a thread: as for ``TensorCore``, and accumulators for one block of scales along k."""
         sums = config.block_m * config.block_n // config.threads
-        return _PLAIN.registers_estimate(problem, config) + sums
+        return super().registers_estimate(problem, config) + sums
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """The reason why the template cannot have tiles of this config's size; ``None`` if it can.
@@ -222,15 +186,7 @@ class Scaled:
             return f"block_k must be {SCALE_BLOCK}, the length of a block of scales"
         if config.block_n > SCALE_BLOCK * config.warps_n:
             return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp share scales"
-        return _PLAIN.shape_fault(problem, config)
-
-    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Empty: threads copy tiles themselves, without TMA."""
-        return ()
-
-    def m_divisor(self, problem: GemmProblem) -> int:
-        """Always 1: rows of A are k long in this family."""
-        return 1
+        return super().shape_fault(problem, config)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
@@ -243,42 +199,21 @@ class Scaled:
 _SCALED = Scaled()
 
 
-class Grouped:
+class Grouped(TensorCore):
     """The ``grouped`` family, for mixtures of experts: groups of rows, each with its own B, counted on the GPU."""
 
     name = "grouped"
     template = "grouped.cu"
-    unit = "mma"
-    flops_per_clock: Mapping[DType, int] = _PLAIN.flops_per_clock
-    takes_epilogue = True
     splits_k = False
-    clusters = False
-    copying_threads = 0
     is_persistent = True
-    hidden_parameters: tuple[str, ...] = ()
 
     def takes(self, problem: GemmProblem) -> bool:
         """Whether the problem has groups; it may have scales."""
         return bool(problem.mode)
 
-    def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The lowest compute capability on which the family computes the type."""
-        return _PLAIN.min_capability(dtype)
-
-    def problem_fault(self, problem: GemmProblem) -> None:
-        """``None``: the family computes every problem of its types."""
-
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs to consider; some may break a limit of the target."""
         return _of_tiles(problem).configs(problem)
-
-    def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory in bytes: the buffers of A and B tiles."""
-        return _of_tiles(problem).shared_bytes(problem, config)
-
-    def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The bytes read from shared memory for a step of block_k: a warp reads its rows of A and columns of B once."""
-        return _of_tiles(problem).shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The registers of a thread: as for ``Scaled`` if the problem has scales, else as for ``TensorCore``."""
@@ -291,14 +226,6 @@ class Grouped:
         """
         return _of_tiles(problem).shape_fault(problem, config)
 
-    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Empty: threads copy tiles themselves, without TMA."""
-        return ()
-
-    def m_divisor(self, problem: GemmProblem) -> int:
-        """Always 1: rows of A are k long in this family."""
-        return 1
-
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
         widest, store = 16 // problem.dtype.itemsize, widest_store(problem)
@@ -306,5 +233,5 @@ class Grouped:
         return specialised_constants(self, problem, config, widest=widest, widest_store=store, more=more)
 
 
-def _of_tiles(problem: GemmProblem) -> TensorCore | Scaled:
+def _of_tiles(problem: GemmProblem) -> TensorCore:
     return _SCALED if problem.scales else _PLAIN

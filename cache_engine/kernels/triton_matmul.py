@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import RASTER_ROWS, kernel_name, m_divisor, size_constants, vector_elements
+from cache_engine.kernels.family import RASTER_ROWS, Family, kernel_name, m_divisor, size_constants, vector_elements
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
-from cache_engine.model.kernel import Box, KernelConfig
+from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Constants
 
 # (block_m, block_n, block_k of 16-bit elements, warps, stages); of 32-bit elements block_k is half of that.
@@ -32,7 +32,7 @@ _TILES = (
 )
 
 
-class TritonMatmul:
+class TritonMatmul(Family):
     """The ``triton`` family. It is used only if the caller names it."""
 
     name = "triton"
@@ -42,14 +42,7 @@ class TritonMatmul:
     flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048, DType.TF32: 1024}
     takes_epilogue = False
     splits_k = False
-    clusters = False
-    copying_threads = 0
-    is_persistent = False
-    hidden_parameters: tuple[str, ...] = ("global_scratch", "profile_scratch")
-
-    def takes(self, problem: GemmProblem) -> bool:
-        """Whether the problem has no scales and no groups."""
-        return not problem.scales and not problem.mode
+    hidden_parameters = ("global_scratch", "profile_scratch")
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The lowest compute capability on which the family computes the type."""
@@ -96,10 +89,6 @@ class TritonMatmul:
             if size < 16 or size & (size - 1):
                 return f"{name} must be a power of two of at least 16"
         return None
-
-    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Empty: threads copy tiles themselves, without TMA."""
-        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """The largest number of elements that one read of A covers, if A is stored k × m; else 1."""

@@ -68,7 +68,7 @@ Sizes = tuple[range, ...]
 _EXAMPLE = "1,16,64-512"
 
 
-def parse_sizes(text: str, name: str = "m") -> Sizes:
+def parse_sizes(text: str) -> Sizes:
     """Reads sizes and ranges of sizes between commas, in any order; returns them ascending, with overlaps joined.
 
     Raises:
@@ -84,7 +84,7 @@ def parse_sizes(text: str, name: str = "m") -> Sizes:
         first, last = int(match[1]), int(match[2] or match[1])
         for size in (first, last):
             if not 1 <= size <= MAX_DIMENSION:
-                raise InvalidProblem(f"{name} is {size:,}; it must be a whole number from 1 to {MAX_DIMENSION:,}")
+                raise InvalidProblem(f"m is {size:,}; it must be a whole number from 1 to {MAX_DIMENSION:,}")
         if last < first:
             raise UsageError(f"the range {first}-{last} ends before it starts; write it as {last}-{first}")
         found.append(range(first, last + 1))

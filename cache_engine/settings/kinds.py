@@ -25,14 +25,6 @@ MIN_TOKEN_LENGTH = 16  # letters and digits: too many to guess
 MIN_TOKEN_CHARACTERS = 8  # different characters: random letters and digits have fewer once in five million times
 
 
-def _as_given(value: object) -> object:
-    return value
-
-
-def _as_in_file(value: object, folder: Path) -> object:  # noqa: ARG001 (paths need the folder)
-    return value
-
-
 class SettingKind(msgspec.Struct, frozen=True):
     """The kind of a setting's values.
 
@@ -48,9 +40,9 @@ class SettingKind(msgspec.Struct, frozen=True):
 
     allowed: str
     is_allowed: Callable[[object], bool]
-    of_text: Callable[[str], object] = _as_given
-    of_file: Callable[[object, Path], object] = _as_in_file
-    of_program: Callable[[object], object] = _as_given
+    of_text: Callable[[str], object] = lambda text: text
+    of_file: Callable[[object, Path], object] = lambda value, _: value
+    of_program: Callable[[object], object] = lambda value: value
     is_secret: bool = False
     why_not: Callable[[object], str] = lambda _: ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Protocol
 
@@ -10,7 +9,7 @@ import msgspec
 
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
-from cache_engine.process import renew_after_fork
+from cache_engine.process import Locked
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -52,22 +51,17 @@ class Backfilled(Tier, Protocol):
 # ---- The memory tier: entries that this process has used, limited in bytes, with LRU eviction ----
 
 
-class MemoryTier:
+class MemoryTier(Locked):
     """Entries in the memory of this process. Safe to use from several threads."""
 
     name = "memory"
 
     def __init__(self, max_bytes: int) -> None:
         """Stores at most ``max_bytes`` of compiled code; a larger entry is not stored."""
+        super().__init__()
         self._max_bytes = max_bytes
         self._bytes = 0
         self._entries: OrderedDict[CacheKey, Loaded] = OrderedDict()
-        self._lock = threading.Lock()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
-        self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of ``key``; ``None`` if it is not in memory."""

@@ -15,18 +15,8 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, KeyNotFound, StoreError
 from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.store import codec
 from cache_engine.store.base import Loaded
-from cache_engine.store.codec import (
-    MAX_RECORD_BYTES,
-    UnknownFormat,
-    check_blob,
-    check_key,
-    decode_record,
-    decode_section,
-    encode_blob,
-    encode_record,
-    format_of,
-)
 from cache_engine.store.files import move_to_quarantine, read_file, refuse_link, shards_in
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.opening import open_store as open_store  # noqa: PLC0414 -- who has a store looks here
@@ -60,7 +50,7 @@ class DiskStore:
         if found is None:
             return None
         _, record, data = found
-        return Loaded(record, decode_section(key, record.blob, CUBIN, data))
+        return Loaded(record, codec.decode_section(key, record.blob, CUBIN, data))
 
     def record(self, key: CacheKey) -> Record | None:
         """The entry's record, checked; ``None`` when the store has none, or one of another format version.
@@ -69,8 +59,8 @@ class DiskStore:
             CorruptEntry: when the record is damaged.
         """
         data = self._record_data(key)
-        with suppress(UnknownFormat):
-            return None if data is None else decode_record(key, data)
+        with suppress(codec.UnknownFormat):
+            return None if data is None else codec.decode_record(key, data)
         return None
 
     def stored(self, key: CacheKey) -> tuple[bytes, bytes] | None:
@@ -84,8 +74,8 @@ class DiskStore:
         if found is None:
             return None
         record_data, record, blob_data = found
-        check_key(record)
-        check_blob(key, record.blob, blob_data)
+        codec.check_key(record)
+        codec.check_blob(key, record.blob, blob_data)
         return record_data, blob_data
 
     def unchecked(self, key: CacheKey) -> tuple[bytes, bytes] | None:
@@ -103,10 +93,10 @@ class DiskStore:
     def foreign_format(self, key: CacheKey) -> int | None:
         """The entry's format version if this program does not know it; else ``None``."""
         try:
-            data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES, trust=self.layout.trust)
+            data = read_file(self.layout.record_path(key), codec.MAX_RECORD_BYTES, trust=self.layout.trust)
             if data is not None:
-                decode_record(key, data)
-        except UnknownFormat as error:
+                codec.decode_record(key, data)
+        except codec.UnknownFormat as error:
             return error.version
         except (CorruptEntry, OSError):
             return None
@@ -116,7 +106,7 @@ class DiskStore:
         """The format version that an entry's record states; ``None`` if it cannot be read."""
         with suppress(OSError):
             data = self._record_data(key)
-            return None if data is None else format_of(data)
+            return None if data is None else codec.format_of(data)
         return None
 
     def section(self, record: Record, name: str) -> bytes:
@@ -130,7 +120,7 @@ class DiskStore:
         data = read_file(path, record.blob.stored_bytes, trust=self.layout.trust)
         if data is None:
             raise CorruptEntry(f"blob of {key[:12]} is missing")
-        return decode_section(key, record.blob, name, data)
+        return codec.decode_section(key, record.blob, name, data)
 
     def publish(self, key: CacheKey, artifact: Artifact, describe: Callable[[Blob], Record]) -> Record:
         """Creates or replaces an entry. The caller must hold the key's lock.
@@ -145,9 +135,9 @@ class DiskStore:
         """
         if self.has_unknown_format(key):
             raise StoreError("the existing entry has another format version")
-        data, blob = encode_blob(key, artifact, compress=self._compress)
+        data, blob = codec.encode_blob(key, artifact, compress=self._compress)
         record = describe(blob)
-        self.place(record, encode_record(record), data)
+        self.place(record, codec.encode_record(record), data)
         return record
 
     def place(self, record: Record, record_data: bytes, blob_data: bytes) -> None:
@@ -236,8 +226,8 @@ class DiskStore:
             if data is None:
                 return None
             try:
-                record = decode_record(key, data)
-            except UnknownFormat:
+                record = codec.decode_record(key, data)
+            except codec.UnknownFormat:
                 return None
             path = self.layout.blob_path(key, record.blob.digest)
             blob_data = read_file(path, how_much(record), trust=self.layout.trust)
@@ -250,9 +240,9 @@ class DiskStore:
                 raise CorruptEntry(f"blob of {key[:12]} is missing")
 
     def _record_data(self, key: CacheKey) -> bytes | None:
-        data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1, trust=self.layout.trust)
-        if data is not None and len(data) > MAX_RECORD_BYTES:
-            raise CorruptEntry(f"record of {key[:12]} is larger than {MAX_RECORD_BYTES:,} bytes")
+        data = read_file(self.layout.record_path(key), codec.MAX_RECORD_BYTES + 1, trust=self.layout.trust)
+        if data is not None and len(data) > codec.MAX_RECORD_BYTES:
+            raise CorruptEntry(f"record of {key[:12]} is larger than {codec.MAX_RECORD_BYTES:,} bytes")
         return data
 
     def _stamp(self, key: CacheKey) -> tuple[int, int] | None:

@@ -133,6 +133,29 @@ def refuse_device(path: str | os.PathLike[str]) -> None:
             raise UsageError(f"{os.fspath(path)} is a device, pipe or socket, not a file; give another name")
 
 
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file completely or not at all: on a full disk, the old file stays. Of a link, writes the file behind it.
+
+    Raises:
+        UsageError: when the path is a device, pipe or socket.
+        OSError: when it cannot be written.
+    """
+    target = os.path.realpath(path)
+    refuse_device(target)
+    # A name that no other user can know, as the folder may be /tmp, and short, as the file's may be as long as can be.
+    temporary = os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
 def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
     """Moves one file into quarantine, under a unique name that contains the original name.
 

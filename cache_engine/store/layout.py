@@ -41,6 +41,7 @@ from cache_engine.errors import StoreError
 from cache_engine.model.key import CacheKey, is_key
 
 JOURNAL_SNAPSHOT, JOURNAL_OPEN, JOURNAL_FOLDING = "snapshot.json", ".jsonl", ".folding"
+_DECISIONS = ("log.jsonl", "log.older.jsonl")
 SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 
@@ -67,6 +68,18 @@ class TicketName(NamedTuple):
     token: str
 
 
+class Below:
+    """A path of ``StoreLayout``, by its name below the store's directory."""
+
+    def __init__(self, name: str) -> None:
+        """Takes the name."""
+        self._name = name
+
+    def __get__(self, layout: StoreLayout, _: object) -> Path:
+        """The path in a store."""
+        return layout.root / self._name
+
+
 class StoreLayout(msgspec.Struct, frozen=True):
     """Paths below ``root``, which is absolute.
 
@@ -79,75 +92,34 @@ class StoreLayout(msgspec.Struct, frozen=True):
     results: str = "evaluations"
     trust: bool = False
 
-    @property
-    def marker(self) -> Path:
-        """The file that marks a store."""
-        return self.root / "store.json"
-
-    @property
-    def kernels(self) -> Path:
-        """The folder of blobs."""
-        return self.root / "kernels"
-
-    @property
-    def metadata(self) -> Path:
-        """The folder of records."""
-        return self.root / "metadata"
-
-    @property
-    def temp(self) -> Path:
-        """The folder of files that are being written."""
-        return self.root / "temp"
-
-    @property
-    def journal(self) -> Path:
-        """The folder of usage and events."""
-        return self.root / "journal"
-
-    @property
-    def locks(self) -> Path:
-        """The folder of lock files."""
-        return self.root / "locks"
-
-    @property
-    def quarantine(self) -> Path:
-        """The folder of damaged files."""
-        return self.root / "quarantine"
-
-    @property
-    def jobs(self) -> Path:
-        """The folder of jobs."""
-        return self.root / "jobs"
-
-    @property
-    def evaluations(self) -> Path:
-        """The folder of the evaluator's results."""
-        return self.root / "evaluations"
-
-    @property
-    def timings(self) -> Path:
-        """The folder of measurements of kernels, created with the first measurement."""
-        return self.root / "timings"
-
-    @property
-    def decisions(self) -> Path:
-        """The folder of the log of decisions, created with the first decision."""
-        return self.root / "decisions"
-
-    @property
-    def decisions_log(self) -> Path:
-        """The file that decisions are appended to."""
-        return self.decisions / _DECISIONS[0]
-
-    @property
-    def older_decisions_log(self) -> Path:
-        """The file of decisions older than those in ``decisions_log``."""
-        return self.decisions / _DECISIONS[1]
-
-    @property
-    def decisions_lock(self) -> Path:
-        """The lock of the log of decisions: shared to append to a file, exclusive to rename or repair one."""
-        return self.locks / "decisions.lock"
+    marker = Below("store.json")
+    """The file that marks a store."""
+    kernels = Below("kernels")
+    """The folder of blobs."""
+    metadata = Below("metadata")
+    """The folder of records."""
+    temp = Below("temp")
+    """The folder of files that are being written."""
+    journal = Below("journal")
+    """The folder of usage and events."""
+    locks = Below("locks")
+    """The folder of lock files."""
+    quarantine = Below("quarantine")
+    """The folder of damaged files."""
+    jobs = Below("jobs")
+    """The folder of jobs."""
+    evaluations = Below("evaluations")
+    """The folder of the evaluator's results."""
+    timings = Below("timings")
+    """The folder of measurements of kernels, created with the first measurement."""
+    decisions = Below("decisions")
+    """The folder of the log of decisions, created with the first decision."""
+    decisions_log = Below(f"decisions/{_DECISIONS[0]}")
+    """The file that decisions are appended to."""
+    older_decisions_log = Below(f"decisions/{_DECISIONS[1]}")
+    """The file of decisions older than those in ``decisions_log``."""
+    decisions_lock = Below("locks/decisions.lock")
+    """The lock of the log of decisions: shared to append to a file, exclusive to rename or repair one."""
 
     def for_timings(self) -> StoreLayout:
         """A layout of the same store whose ``results_…`` methods name timings."""
@@ -158,38 +130,21 @@ class StoreLayout(msgspec.Struct, frozen=True):
         """The folder of results: evaluations, or timings in the layout of ``for_timings``."""
         return self.root / self.results
 
-    @property
-    def demand(self) -> Path:
-        """The file with the demand from the journal's folded files.
+    demand = Below("demand.json")
+    """The file with the demand from the journal's folded files.
 
-        It is at the top of the store, because the repair of an older version would remove it from ``journal``.
-        """
-        return self.root / "demand.json"
-
-    @property
-    def index(self) -> Path:
-        """The DuckDB file of the index."""
-        return self.root / "mirror.duckdb"
-
-    @property
-    def index_log(self) -> Path:
-        """The write-ahead log of the index, which DuckDB writes."""
-        return self.root / "mirror.duckdb.wal"
-
-    @property
-    def population(self) -> Path:
-        """The file with the estimated size of the store."""
-        return self.root / "population"
-
-    @property
-    def cleaned(self) -> Path:
-        """The file whose mtime is the time of the last automatic cleaning."""
-        return self.root / "cleaned"
-
-    @property
-    def digests(self) -> Path:
-        """The file with the stored digests of files that compilers read (``frameworks.nvcc.inputs``)."""
-        return self.root / "digests.json"
+    It is at the top of the store, because the repair of an older version would remove it from ``journal``.
+    """
+    index = Below("mirror.duckdb")
+    """The DuckDB file of the index."""
+    index_log = Below("mirror.duckdb.wal")
+    """The write-ahead log of the index, which DuckDB writes."""
+    population = Below("population")
+    """The file with the estimated size of the store."""
+    cleaned = Below("cleaned")
+    """The file whose mtime is the time of the last automatic cleaning."""
+    digests = Below("digests.json")
+    """The file with the stored digests of files that compilers read (``frameworks.nvcc.inputs``)."""
 
     @property
     def single_files(self) -> tuple[Path, ...]:
@@ -231,19 +186,15 @@ class StoreLayout(msgspec.Struct, frozen=True):
             self.evaluations,
         )
 
-    @property
-    def pins(self) -> Path:
-        """The folder of pinned keys, created with the first pin."""
-        return self.root / "pins"
+    pins = Below("pins")
+    """The folder of pinned keys, created with the first pin."""
 
     def pin_path(self, key: CacheKey) -> str:
         """The file that pins an entry."""
         return f"{self.root}/pins/{key}"
 
-    @property
-    def notes(self) -> Path:
-        """The folder of notes and saved views, created with the first."""
-        return self.root / "notes"
+    notes = Below("notes")
+    """The folder of notes and saved views, created with the first."""
 
     def note_path(self, key: CacheKey) -> str:
         """The file with the note and the tags of an entry."""
@@ -253,33 +204,24 @@ class StoreLayout(msgspec.Struct, frozen=True):
         """The file of the saved view with this name, which may have any letters."""
         return f"{self.root}/notes/view-{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
-    @property
-    def notes_lock(self) -> Path:
-        """The lock that a process holds while it changes a note or a saved view."""
-        return self.locks / "notes.lock"
-
-    @property
-    def groups(self) -> Path:
-        """The folder of kernels of other frameworks, created with the first such kernel."""
-        return self.root / "groups"
+    notes_lock = Below("locks/notes.lock")
+    """The lock that a process holds while it changes a note or a saved view."""
+    groups = Below("groups")
+    """The folder of kernels of other frameworks, created with the first such kernel."""
 
     def group_path(self, key: CacheKey) -> str:
         """The path of the file with the kernel of another framework that has this key."""
         return f"{self.root}/groups/{key}"
 
-    @property
-    def proofs(self) -> Path:
-        """The folder of proofs: whether a kernel family computed right on a device; created with the first proof."""
-        return self.root / "proofs"
+    proofs = Below("proofs")
+    """The folder of proofs: whether a kernel family computed right on a device; created with the first proof."""
 
     def proof_path(self, name: CacheKey) -> str:
         """The path of the proof with this identity (``model.proof.identity``)."""
         return f"{self.root}/proofs/{name}"
 
-    @property
-    def runs(self) -> Path:
-        """The folder of reports of ``gemm-cache run``, created with the first report."""
-        return self.root / "runs"
+    runs = Below("runs")
+    """The folder of reports of ``gemm-cache run``, created with the first report."""
 
     def run_path(self, started_at: float, pid: int) -> Path:
         """The path of the report of a run; sorted by name, the newest report is the last."""
@@ -329,15 +271,10 @@ class StoreLayout(msgspec.Struct, frozen=True):
         """
         return self.quarantine / f"{abs(at_ns):016d}-{name}"
 
-    @property
-    def maintenance_lock(self) -> Path:
-        """The lock file of maintenance: cleaning, repairing and folding the journal."""
-        return self.locks / "maintenance.lock"
-
-    @property
-    def jobs_lock(self) -> Path:
-        """The lock file that a process holds while it starts a job."""
-        return self.locks / "jobs.lock"
+    maintenance_lock = Below("locks/maintenance.lock")
+    """The lock file of maintenance: cleaning, repairing and folding the journal."""
+    jobs_lock = Below("locks/jobs.lock")
+    """The lock file that a process holds while it starts a job."""
 
     def slot_lock(self, number: int) -> Path:
         """The lock file of a compile slot; only a process that holds a slot's lock compiles."""
@@ -347,10 +284,8 @@ class StoreLayout(msgspec.Struct, frozen=True):
         """The path of a ticket: an empty file, locked by a process that compiles or waits to. The name has the key."""
         return self.temp / "-".join(("ticket", *map(str, ticket)))
 
-    @property
-    def index_lock(self) -> Path:
-        """The lock file of the index: shared to read, exclusive to write."""
-        return self.locks / "mirror.lock"
+    index_lock = Below("locks/mirror.lock")
+    """The lock file of the index: shared to read, exclusive to write."""
 
 
 def key_of_record_name(name: str, shard: str) -> CacheKey | None:
@@ -432,7 +367,6 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
     return name, None
 
 
-_DECISIONS = ("log.jsonl", "log.older.jsonl")
 _BLOB = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 _TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
 # The names of a job's files: the job, its output, and the request to cancel it.

@@ -51,8 +51,6 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, trust: 
     """
     try:
         descriptor = os.open(path, flags | _FLAGS)
-    except FileNotFoundError:
-        raise
     except OSError as error:
         name_what_is_no_file(path, error)
         raise
@@ -68,8 +66,6 @@ def own_file(path: str | os.PathLike[str], flags: int) -> OwnFile:
     """The file as an ``OwnFile``, opened and checked as ``open_file`` does."""
     try:
         file = OwnFile.open(path, flags | _FLAGS)
-    except FileNotFoundError:
-        raise
     except OSError as error:
         name_what_is_no_file(path, error)
         raise
@@ -83,6 +79,8 @@ def own_file(path: str | os.PathLike[str], flags: int) -> OwnFile:
 
 def name_what_is_no_file(path: str | os.PathLike[str], error: OSError) -> None:
     """Raises ``CorruptEntry`` if opening failed because the path is a link or not a regular file. Else does nothing."""
+    if isinstance(error, FileNotFoundError):
+        return
     if os.path.islink(path):
         raise CorruptEntry(f"{os.fspath(path)} is a link, not a file") from error
     if os.path.exists(path) and not os.path.isfile(path):

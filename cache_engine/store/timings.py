@@ -65,16 +65,13 @@ class Timings:
         """
         self._layout = layout.for_timings()
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
-        self._start()
+        self.renew_after_fork()
         renew_after_fork(self)
-
-    def _start(self) -> None:
-        self._lock = threading.RLock()
-        self._files: dict[str, ResultFile] = {}
 
     def renew_after_fork(self) -> None:
         """In a forked child: makes a new lock, because the parent may have held the old one."""
-        self._start()
+        self._lock = threading.RLock()
+        self._files: dict[str, ResultFile] = {}
 
     def exist(self) -> bool:
         """Whether the store has any measurements; takes one disk access."""

@@ -421,9 +421,9 @@ class Admin:
         """
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
-    def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
+    def preview_import(self, pack: Pack) -> Iterator[Incoming]:
         """Yields for each entry of a pack whether an import would store it, skip it or refuse it. Changes nothing."""
-        return upkeep.packs.look_into(self.store, pack, on_entry, host_code=self.settings.host_code)
+        return upkeep.packs.look_into(self.store, pack, host_code=self.settings.host_code)
 
     def import_pack(
         self,

@@ -304,9 +304,7 @@ def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
         return False
 
 
-def look_into(
-    store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None, *, host_code: bool = False
-) -> Iterator[Incoming]:
+def look_into(store: DiskStore, pack: Pack, *, host_code: bool = False) -> Iterator[Incoming]:
     """Yields for each entry of a pack whether an import would store it, skip it or refuse it. Changes nothing.
 
     Raises as ``import_pack``.
@@ -326,7 +324,6 @@ def look_into(
                 yield Incoming(row.key, size, record, present=_is_present(store, row.key))
         except (StoreError, UnknownFormat) as error:
             yield Incoming(row.key, size, record, refused=str(error))
-        on_entry()
 
 
 def _sound_rows(pack: Pack) -> Iterable[Row]:

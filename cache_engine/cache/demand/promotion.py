@@ -241,10 +241,7 @@ def plan_promotion(
 
 
 def promote(
-    cache: Promotable,
-    candidates: list[Candidate],
-    on_kernel: Callable[[Candidate], object] = lambda _: None,
-    is_wanted: Callable[[], bool] = lambda: True,
+    cache: Promotable, candidates: list[Candidate], on_kernel: Callable[[Candidate], object] = lambda _: None
 ) -> list[tuple[Candidate, Failure]]:
     """Compiles candidates one after the other, with less priority than compiles that callers wait for.
 
@@ -253,8 +250,6 @@ def promote(
     """
     failed = []
     for one in candidates:
-        if not is_wanted():
-            break
         failure = _compile(cache, one)
         if failure is not None:
             failed.append((one, failure))

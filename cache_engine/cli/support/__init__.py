@@ -42,13 +42,15 @@ from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.shapes import parse_sizes
 from cache_engine.settings import PACKS
-from cache_engine.store.files import refuse_device
+from cache_engine.store.files import replace_file
 from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.cache.cache import Cache
+    from cache_engine.frameworks.bundles import Group
     from cache_engine.insight.coverage import Wanted
+    from cache_engine.model.artifact import Record
     from cache_engine.settings import Settings
     from cache_engine.store.signatures.signers import SigningKey
     from cache_engine.upkeep.packs import Refused
@@ -272,8 +274,8 @@ def json_option(verb: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
 
 
-def device_option(verb: _F, what: str = "") -> _F:
-    """Gives a verb ``--device``, which hides all other GPUs from this process. ``what`` is put before its help text."""
+def device_option(verb: _F) -> _F:
+    """Gives a verb ``--device``, which hides all other GPUs from this process."""
 
     def note(ctx: click.Context, _: click.Parameter, number: int | None) -> None:
         ctx.meta[DEVICE] = number  # chosen when the verb runs: wrong usage is said first
@@ -284,7 +286,7 @@ def device_option(verb: _F, what: str = "") -> _F:
         metavar="N",
         expose_value=False,
         callback=note,
-        help=f"{what}The GPU to use, counted from 0 as CUDA does. Default: 0.",
+        help="The GPU to use, counted from 0 as CUDA does. Default: 0.",
     )(verb)
 
 
@@ -449,23 +451,26 @@ def write_file(path: Path, data: bytes, *, force: bool) -> None:
     """
     if os.path.lexists(path) and not force:
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
-    target = os.path.realpath(path)
-    refuse_device(target)
-    # A name that no other user can know, as the folder may be /tmp, and short, as the file's may be as long as can be.
-    temporary = os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp")
-    try:
-        with named(path), open(temporary, "xb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+    with named(path):
+        replace_file(path, data)
+
+
+def write_or_print(text: str, file: Path | None) -> None:
+    """Writes a text to a file, which it replaces; without a file, prints it. Raises as ``write_file``."""
+    if file is not None:
+        write_file(file, text.encode(), force=True)
+        return
+    with printing():
+        sys.stdout.write(text)
 
 
 # ---- The private key of --sign, and the kernels that a verb refused or left out ----
+
+
+def sign_option(more: str = "", *, required: bool = False) -> Callable[[_F], _F]:
+    """The option ``--sign`` of a verb; ``more`` is put after its help text."""
+    text = f"Sign each kernel with this private key of OpenSSH (Ed25519).{more}"
+    return click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", required=required, help=text)
 
 
 def signing_key(path: Path) -> SigningKey:
@@ -523,6 +528,18 @@ def targets_option(verb: _F) -> _F:
 def only_targets_option(verb: _F, help_text: str = "Only this target, or targets of this chip (repeatable).") -> _F:
     """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: the verb uses only kernels for these targets."""
     return click.option("--arch", "archs", multiple=True, callback=_run_by, help=help_text)(verb)
+
+
+def for_targets(archs: tuple[str, ...]) -> tuple[Callable[[Record], bool], Callable[[Group], bool]]:
+    """Two functions that choose kernels, ours and other frameworks', for these targets; without targets, all."""
+    from cache_engine.frameworks.bundle_facts import describe
+    from cache_engine.model.architecture import architecture
+
+    targets = {architecture(name).name for name in archs}
+    return (
+        lambda record: not targets or record.arch in targets,
+        lambda group: not targets or describe(group).arch in targets,
+    )
 
 
 def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:

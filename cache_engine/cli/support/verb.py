@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -91,41 +92,18 @@ class _Takes(click.Command):
                 formatter.write(f"{'':{formatter.current_indent}}{self.program} {example}\n")
 
 
-class LazyVerbs(MutableMapping[str, click.Command]):
-    """Verbs by name.
+class LazyVerbs(UserDict[str, Any]):
+    """Verbs by name, made of the name of the module that defines each as ``NAME_verb``.
 
     The module of a verb is imported when the verb is first used, because most verbs need few of the others' imports.
-
-    Args:
-        modules: for each verb, the name of the module that defines it as ``NAME_verb``.
     """
-
-    def __init__(self, modules: Mapping[str, str]) -> None:
-        self._verbs: dict[str, click.Command | str] = dict(modules)
 
     def __getitem__(self, name: str) -> click.Command:
         """The verb of this name; raises ``KeyError``."""
-        verb = self._verbs[name]
-        if isinstance(verb, str):
-            verb = getattr(import_module(verb), f"{name}_verb")
-            self._verbs[name] = verb
+        if isinstance(self.data[name], str):
+            self.data[name] = getattr(import_module(self.data[name]), f"{name}_verb")
+        verb: click.Command = self.data[name]
         return verb
-
-    def __setitem__(self, name: str, verb: click.Command) -> None:
-        """Adds a verb whose module is already imported."""
-        self._verbs[name] = verb
-
-    def __delitem__(self, name: str) -> None:
-        """Removes a verb."""
-        del self._verbs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """The names of the verbs; imports nothing."""
-        return iter(self._verbs)
-
-    def __len__(self) -> int:
-        """The number of verbs."""
-        return len(self._verbs)
 
 
 class VerbGroup(_Takes, click.Group):

@@ -88,8 +88,8 @@ class Published:
     experts: Experts | None = None
 
 
-def read_config(path: Path, name: str | None = None) -> Published:
-    """The model that a ``config.json`` describes. Its name is ``name`` or, by default, that of the file's folder.
+def read_config(path: Path) -> Published:
+    """The model that a ``config.json`` describes. Its name is that of the file's folder.
 
     Raises:
         UsageError: naming the field that is missing, impossible or contradicts another, or the unknown architecture.
@@ -106,7 +106,7 @@ def read_config(path: Path, name: str | None = None) -> Published:
         config = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
-    return published(config, name or path.absolute().parent.name or path.stem, str(path))
+    return published(config, path.absolute().parent.name or path.stem, str(path))
 
 
 @lru_cache(maxsize=64)

@@ -104,17 +104,14 @@ class Evaluations:
         """
         self._layout, self._stored, self._acted, self._now = layout, stored, acted, now
         self._file = partial(ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s)
-        self._start()
+        self.renew_after_fork()
         renew_after_fork(self)
-
-    def _start(self) -> None:
-        self._lock = threading.RLock()
-        self._sets: dict[str, _Results] = {}
-        self._forget_end: Callable[[], None] | None = None
 
     def renew_after_fork(self) -> None:
         """Called in a forked child: drops unwritten results, because the parent writes them."""
-        self._start()
+        self._lock = threading.RLock()
+        self._sets: dict[str, _Results] = {}
+        self._forget_end: Callable[[], None] | None = None
 
     def evaluate(
         self,

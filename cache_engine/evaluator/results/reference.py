@@ -18,19 +18,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
-from cache_engine.evaluator.cost import (
-    EVALUATOR,
-    MODEL_VERSION,
-    ORDERS,
-    Evaluation,
-    Partition,
-    SearchMode,
-    Tile,
-    Tiling,
-    describe,
-    nominal_block,
-    traffic,
-)
+from cache_engine.evaluator import cost
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results.entry import Dtypes, Entry, Shape, decode_entry, encode_entry, make_entry
@@ -108,9 +96,9 @@ def read_results(data: bytes, chip: Hardware | None = None) -> Contents:
         return (*read_reference(data, chip), None)
     theirs = decode_snapshot(data)
     check_names(data)
-    if theirs.evaluator != EVALUATOR:
+    if theirs.evaluator != cost.EVALUATOR:
         raise UsageError(
-            f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {EVALUATOR} are stored"
+            f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {cost.EVALUATOR} are stored"
         )
     hardware = Hardware.from_dict(theirs.architecture, "architecture")
     if theirs.arch_fingerprint not in ("", hardware.fingerprint()):
@@ -171,7 +159,7 @@ def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes
         if not entry.search_mode.reduce_partial_sums and entry.search_mode.compute_rate == 1
     }
     file = {
-        "version": MODEL_VERSION,
+        "version": cost.MODEL_VERSION,
         "cache_format_version": FORMAT,
         "arch_fingerprint": _their_fingerprint(architecture),
         "architecture": architecture,
@@ -205,7 +193,7 @@ def _in_their_terms(entry: Entry) -> _Entry:
     )
 
 
-def _their_result(found: Evaluation) -> _Result:
+def _their_result(found: cost.Evaluation) -> _Result:
     times = (found.latency_us, found.compute_us, found.memory_us)
     shares = (found.arch_utilization, found.effective_utilization)
     return _Result(*times, found.flops, found.traffic_bytes, *shares, found.tile, found.order, found.partition)
@@ -233,7 +221,7 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
 def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
     s, searched, made = theirs.shape, theirs.search_mode, theirs.metadata
     problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
-    mode = SearchMode(searched.tile_search, searched.partition_search)
+    mode = cost.SearchMode(searched.tile_search, searched.partition_search)
     found = _evaluation(theirs, problem, mode.on(hardware, problem.dtype), hardware)
     for name, computed in asdict(_their_result(found)).items():
         stated = getattr(theirs.result, name)
@@ -244,22 +232,26 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
     return decode_entry(encode_entry(entry))  # so that no reader rejects its numbers
 
 
-def _evaluation(theirs: _Entry, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
+def _evaluation(
+    theirs: _Entry, problem: EvaluationProblem, mode: cost.SearchMode, hardware: Hardware
+) -> cost.Evaluation:
     """The model's result for the tile (m, n, k), loop order and partition (g, m, n, k) of a result in the file."""
     r, made = theirs.result, theirs.metadata
-    if r.best_loop_order not in ORDERS:
-        raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
+    if r.best_loop_order not in cost.ORDERS:
+        raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(cost.ORDERS)}")
     if min(*r.best_tile, *r.best_partition) < 1:
         raise UsageError("best_tile and best_partition must have whole numbers above 0")
     cores = math.prod(r.best_partition)
     if cores != hardware.num_cores:
         raise UsageError(f"best_partition is of {cores:,} cores; {hardware.name} has {hardware.num_cores:,}")
-    partition, tile = Partition(*r.best_partition), Tile(*r.best_tile)
-    _, block = nominal_block(problem, partition)
-    tiling = Tiling(
-        tile, r.best_loop_order, traffic(block, tile, r.best_loop_order, problem.in_bytes, problem.out_bytes)
+    partition, tile = cost.Partition(*r.best_partition), cost.Tile(*r.best_tile)
+    _, block = cost.nominal_block(problem, partition)
+    tiling = cost.Tiling(
+        tile, r.best_loop_order, cost.traffic(block, tile, r.best_loop_order, problem.in_bytes, problem.out_bytes)
     )
-    return describe(hardware, mode, problem, partition, tiling, (made.num_searched_partitions, made.num_searched_tiles))
+    return cost.describe(
+        hardware, mode, problem, partition, tiling, (made.num_searched_partitions, made.num_searched_tiles)
+    )
 
 
 def _seconds(timestamp: str) -> float:

@@ -12,17 +12,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.events import (
-    DAY_S,
-    HOUR_S,
-    EntryUsage,
-    Event,
-    EventCounts,
-    EventPeriod,
-    Tally,
-    Totals,
-    coarsened,
-)
+from cache_engine.model import events
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import MOST_BYTES, check_readable, read_whole
 from cache_engine.store.journal.lines import (
@@ -48,7 +38,7 @@ _log = logging.getLogger(__name__)
 _FORMAT = 1
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Event).decode
+_decode = msgspec.json.Decoder(events.Event).decode
 
 
 class Snapshot(msgspec.Struct):
@@ -57,20 +47,20 @@ class Snapshot(msgspec.Struct):
     format: int = _FORMAT
     generation: int = 0
     folded: list[str] = msgspec.field(default_factory=list)
-    totals: Totals = msgspec.field(default_factory=Totals)
-    usage: list[EntryUsage] = msgspec.field(default_factory=list)
-    recent: list[Event] = msgspec.field(default_factory=list)
-    periods: list[EventPeriod] = msgspec.field(default_factory=list)
+    totals: events.Totals = msgspec.field(default_factory=events.Totals)
+    usage: list[events.EntryUsage] = msgspec.field(default_factory=list)
+    recent: list[events.Event] = msgspec.field(default_factory=list)
+    periods: list[events.EventPeriod] = msgspec.field(default_factory=list)
 
-    def tally(self) -> Tally:
+    def tally(self) -> events.Tally:
         """A tally (running sums) that starts from the sums of this snapshot.
 
         The tally changes these sums, so do not use the snapshot afterwards.
         """
-        return Tally(self.totals, self.usage, self.recent, self.periods)
+        return events.Tally(self.totals, self.usage, self.recent, self.periods)
 
 
-def read_journal(folder: Path) -> Tally:
+def read_journal(folder: Path) -> events.Tally:
     """The sums over the events in all files of the journal, including the snapshot."""
     while True:
         snapshot = read_snapshot(folder)
@@ -83,11 +73,15 @@ def read_journal(folder: Path) -> Tally:
             return tally
 
 
-def last_day(periods: Iterable[EventPeriod], now: float) -> EventCounts:
+def last_day(periods: Iterable[events.EventPeriod], now: float) -> events.EventCounts:
     """The sums of the last 24 hours: of the hourly periods that ended in this time, and of the present hour."""
-    day = EventCounts()
+    day = events.EventCounts()
     for period in periods:
-        if period.seconds == HOUR_S and now - DAY_S < period.start + HOUR_S and period.start <= now:
+        if (
+            period.seconds == events.HOUR_S
+            and now - events.DAY_S < period.start + events.HOUR_S
+            and period.start <= now
+        ):
             day.add(period)
     return day
 
@@ -124,7 +118,7 @@ def load_snapshot(folder: Path) -> Snapshot:
 
 def read_events(
     folder: Path, snapshot: Snapshot, positions: dict[str, int], damaged: dict[str, int] | None = None
-) -> Iterator[Event]:
+) -> Iterator[events.Event]:
     """The events in all journal files that the snapshot does not contain.
 
     Args:
@@ -141,7 +135,7 @@ def read_events(
             damaged[stem] = lost
 
 
-def events_by_file(folder: Path, snapshot: Snapshot) -> Iterator[tuple[str, Event]]:
+def events_by_file(folder: Path, snapshot: Snapshot) -> Iterator[tuple[str, events.Event]]:
     """The events in all journal files that the snapshot does not contain, each with the stem of its file."""
     for stem, data in read_new(folder, set(snapshot.folded), {}):
         yield from ((stem, event) for event in _decode_lines(data))
@@ -189,7 +183,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             totals=msgspec.structs.replace(tally.totals, spans=known(tally.totals.spans)),
             usage=[used.without_old_weeks(time.time()) for used in tally.usage if keep(used.key)],
             recent=tally.recent,
-            periods=coarsened(tally.periods, time.time()),
+            periods=events.coarsened(tally.periods, time.time()),
         )
         publish_file(temp, str(folder / SNAPSHOT), _encode(snapshot), durable=True)
     for name in names:
@@ -253,7 +247,7 @@ def _line_count(data: bytes) -> int:
     return sum(1 for line in data.splitlines() if line)
 
 
-def _decode_lines(data: bytes) -> Iterator[Event]:
+def _decode_lines(data: bytes) -> Iterator[events.Event]:
     return decoded(_decode, data.splitlines())
 
 
@@ -263,7 +257,7 @@ _TAIL_BYTES = 2**18
 """The bytes read from the end of each file: several minutes of a very busy process."""
 
 
-def recent_events(folder: Path, kinds: Collection[str], since: float) -> Iterator[Event]:
+def recent_events(folder: Path, kinds: Collection[str], since: float) -> Iterator[events.Event]:
     """The events of these kinds since a time (seconds since 1970), except those in files that are being folded."""
     marks = [f'"{kind}"'.encode() for kind in kinds]
     for path, size in _written_since(folder, since):
