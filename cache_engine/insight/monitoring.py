@@ -220,10 +220,13 @@ def write_text(text: str, path: str | Path) -> None:
     refuse_device(path)
     target = Path(path)
     # Of another suffix, so that no collector reads it.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = target.parent / f".{secrets.token_hex(8)}.tmp"
     try:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, target)
+    except OSError as error:
+        error.filename, error.filename2 = str(target), None  # the path that the user gave
+        raise
     finally:
         with suppress(OSError):
             temporary.unlink()
