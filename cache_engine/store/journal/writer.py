@@ -375,15 +375,15 @@ class Journal:
             file.close()
 
 
-# ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
-
-
 def _encodable(fields: dict[str, object]) -> dict[str, object]:
     """The fields with ``?`` for each byte that is not UTF-8, as the name of a file may have."""
     return {
         name: value.encode(errors="replace").decode() if isinstance(value, str) else value
         for name, value in fields.items()
     }
+
+
+# ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
 
 
 class NoJournal(Journal):
