@@ -181,10 +181,11 @@ class Proofs:
         if proof is None and self._layout is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
                 proof = read_proof(self._layout, one.name)
-        # A file may have been given another's name.
+        # A file may have been given another's name; an earlier version's has no digest.
         if proof is not None and (proof.family, proof.device) == (family, one.device) and proof.state != HINT:
-            self._known[one.name] = proof
-            return proof.state
+            if proof.kernels in ("", kernels_digest(one.selection.prefix.components)):
+                self._known[one.name] = proof
+                return proof.state
         return PROVED if is_shipped(family, one.device, toolchain.compiler, toolchain.version) else UNPROVED
 
     def _is_hinted(self, one: _Candidate) -> bool:
