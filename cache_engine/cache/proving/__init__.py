@@ -181,11 +181,12 @@ class Proofs:
         if proof is None and self._layout is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
                 proof = read_proof(self._layout, one.name)
-        # A file may have been given another's name; an earlier version's has no digest.
+            # A file may have been given another's name. That of an earlier version has no digest.
+            if proof is not None and proof.kernels not in ("", kernels_digest(one.selection.prefix.components)):
+                proof = None
         if proof is not None and (proof.family, proof.device) == (family, one.device) and proof.state != HINT:
-            if proof.kernels in ("", kernels_digest(one.selection.prefix.components)):
-                self._known[one.name] = proof
-                return proof.state
+            self._known[one.name] = proof
+            return proof.state
         return PROVED if is_shipped(family, one.device, toolchain.compiler, toolchain.version) else UNPROVED
 
     def _is_hinted(self, one: _Candidate) -> bool:
