@@ -210,11 +210,8 @@ def _write(path: Path, data: bytes) -> None:
     if str(path) == "-":
         with printing():
             sys.stdout.buffer.write(data)
-        return
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    else:
+        write_file(path, data, force=True)
 
 
 def inspection_document(inspection: Inspection) -> dict[str, Any]:

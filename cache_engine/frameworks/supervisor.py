@@ -92,7 +92,7 @@ class Line:
 
     def __init__(self, text: str) -> None:
         """Stores the text to look for in lines; copies nothing yet."""
-        self._text = text.encode()
+        self._text = os.fsencode(text)  # an argument may hold any bytes
         self._seen = threading.Event()
         self.seen_at = 0.0
         self._writing: set[threading.Thread] = set()

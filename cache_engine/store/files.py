@@ -149,7 +149,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
         os.replace(temporary, target)
     except OSError as error:
-        error.filename = os.fspath(path)
+        error.filename, error.filename2 = os.fspath(path), None  # the path that the user gave
         raise
     finally:
         with suppress(OSError):

@@ -327,7 +327,7 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]], hin
     Raises:
         OSError: when writing fails; then nothing has changed.
     """
-    staged = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    staged = path.parent / f".{secrets.token_hex(8)}.tmp"
     index = bytearray()
     made_with: Counter[Provenance] = Counter()
     try:

@@ -359,7 +359,7 @@ def test_a_proof_under_anothers_name_counts_as_none(tmp_path: Path, process: Pro
         ((name, proof),) = proofs(cache.layout)
         assert proof.state == PROVED
     process.behaviour = "wrong"
-    for change in ({"family": "another"}, {"device": HERE}):
+    for change in ({"family": "another"}, {"device": HERE}, {"kernels": "f" * 64}):
         with _opened(tmp_path) as cache:
             write_proof(cache.layout, name, msgspec.structs.replace(proof, **change), durable=False)
             assert _served(cache).record.family == "tensor_core"

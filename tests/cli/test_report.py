@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from tests.cli.test_cli import document, run
 from tests.helpers import make_store
@@ -62,6 +65,22 @@ def test_an_existing_file_stays_unless_it_may_be_replaced(compiled_store: Path, 
     assert run("show", "--output", file, "--force", store=compiled_store).returncode == 0
     assert file.read_text() != "mine"
     assert [path.name for path in tmp_path.iterdir() if path != compiled_store] == ["store.html"]
+
+
+@pytest.mark.parametrize("part", ["source", "cubin"])
+def test_a_part_replaces_a_file_at_once_and_never_a_pipe(compiled_store: Path, tmp_path: Path, part: str) -> None:
+    """It would wait for ever for a reader of the pipe; a file that is open elsewhere keeps its old bytes."""
+    record = next(record for record in make_store(compiled_store).records() if record.problem.dtype == "bf16")
+    pipe, file = tmp_path / "pipe", tmp_path / "part"
+    os.mkfifo(pipe)
+    file.write_text("mine")
+    with file.open() as old:
+        assert run("show", record.key, "--part", part, "--output", file, store=compiled_store).returncode == 0
+        assert old.read() == "mine"
+    assert file.read_bytes() != b"mine"
+    done = run("show", record.key, "--part", part, "--output", pipe, store=compiled_store, timeout=30)
+    assert (done.returncode, pipe.is_fifo()) == (2, True)
+    assert "is a device, pipe or socket" in done.stderr
 
 
 def test_the_output_may_be_standard_output(compiled_store: Path) -> None:

@@ -121,6 +121,13 @@ for kernel in kernels:
     assert len(list((tmp_path / "root" / "gemm-cache" / "runs").iterdir())) == 3
 
 
+def test_a_line_of_bytes_that_are_no_text_is_a_sign_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cache_engine", "run", "--root", str(tmp_path), "--ready", b"line:\xff\xfe"]
+    done = subprocess.run([*command, "--", "printf", r"\377\376\n"], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"\xff\xfe\n")
+    assert b"the command was ready after" in done.stderr
+
+
 def test_caches_that_are_not_read_are_counted_by_name(tmp_path: Path) -> None:
     body = """
 import os, pathlib

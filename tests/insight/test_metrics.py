@@ -101,6 +101,17 @@ def test_a_file_is_replaced_whole_and_nothing_is_left(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["gemm_cache.prom", "store"]
 
 
+@pytest.mark.parametrize("target", ["", ".", "/"])
+def test_a_folder_without_a_name_is_named_and_nothing_is_left(
+    compiled_store: Path, tmp_path: Path, target: str
+) -> None:
+    for verb in (["stats", "--format", "prometheus", "--output"], ["pack", "export", "--force"]):
+        done = run(*verb, target, store=compiled_store, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith(f"error: {target or '.'}: ")
+    assert list(tmp_path.iterdir()) == [compiled_store]
+
+
 def test_what_is_no_file_is_not_replaced_by_metrics(compiled_store: Path, tmp_path: Path) -> None:
     target = tmp_path / "gemm_cache.prom"
     os.mkfifo(target)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cache_engine.model.decision import MISS, Decision
-from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, UNPUBLISHED
+from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import (
@@ -23,6 +23,7 @@ from cache_engine.store.journal import (
     append_decisions,
     damaged_decisions,
     mend_decisions,
+    read_journal,
 )
 from cache_engine.store.journal import decisions as log
 from cache_engine.store.lock import file_lock
@@ -73,6 +74,18 @@ def test_events_that_are_decisions_are_in_the_log_too(store: DiskStore) -> None:
         ("refusal", "not stored", "the disk is full", ""),
     ]
     journal.close()
+
+
+def test_the_name_of_a_file_that_is_no_text_loses_neither_its_line_nor_the_counts_that_wait(store: DiskStore) -> None:
+    journal = _journal(store)
+    journal.hit(KEY, "disk")
+    journal.decided(MISS, key=KEY, detail="a\udcffb")
+    journal.event(SET_ASIDE, detail="proofs/a\udcffb: misnamed file")
+    journal.close()
+    tally = read_journal(store.layout.journal)
+    assert tally.totals.hits == {"disk": 1}
+    assert [event.detail for event in tally.recent] == ["proofs/a?b: misnamed file"]
+    assert _read(store)[0] == "a?b"
 
 
 def test_a_reader_continues_where_it_stopped_also_when_the_files_change_places(

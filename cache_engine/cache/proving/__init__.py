@@ -179,7 +179,9 @@ class Proofs:
         if proof is None and self._layout is not None:
             with suppress(CorruptEntry, UnknownProof, OSError):  # then it is proved again
                 proof = read_proof(self._layout, one.name)
-        # A file may have been given another's name.
+            # A file may have been given another's name. That of an earlier version has no digest.
+            if proof is not None and proof.kernels not in ("", kernels_digest(one.selection.prefix.components)):
+                proof = None
         if proof is not None and (proof.family, proof.device) == (family, one.device) and proof.state != HINT:
             self._known[one.name] = proof
             return proof.state

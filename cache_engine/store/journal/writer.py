@@ -214,7 +214,7 @@ class Journal:
         """Adds a decision for the log; ``fields`` are those of ``Decision``. Writes nothing yet."""
         from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision
 
-        self._decisions().add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
+        self._decisions().add(msgspec.convert({"kind": kind, "at": self._now(), **_encodable(fields)}, Decision))
         with self._lock:
             self._rare.promotions += kind in (PROMOTION, SPECULATION)
             self._rare.demotions += kind == DEMOTION
@@ -223,7 +223,7 @@ class Journal:
 
     def event(self, kind: str, **fields: object) -> None:
         """Writes an event at once, together with all counts and decisions that wait."""
-        event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+        event = msgspec.convert({"kind": kind, "at": self._now(), **_encodable(fields)}, Event)
         from cache_engine.model.decision import decision_of
 
         self._decisions().add(decision_of(event))
@@ -373,6 +373,14 @@ class Journal:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def _encodable(fields: dict[str, object]) -> dict[str, object]:
+    """The fields with ``?`` for each byte that is not UTF-8, as the name of a file may have."""
+    return {
+        name: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
 # ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
