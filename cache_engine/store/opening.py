@@ -57,9 +57,10 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
     except Untrusted as error:
         raise StoreUnusable(f"{error}; {_ONLY_YOU}") from error
     except OSError as error:
+        where = "" if error.filename in (None, str(layout.root)) else f": {error.filename}"
         raise StoreUnusable(
-            f"cannot use {layout.root} as a store: {error.strerror or error}; name a directory that you may write with "
-            "--store or GEMM_CACHE_DIR"
+            f"cannot use {layout.root} as a store: {error.strerror or error}{where}; name a directory that you may "
+            "write with --store or GEMM_CACHE_DIR"
         ) from error
     return layout
 

@@ -122,8 +122,10 @@ for kernel in kernels:
 
 
 def test_a_line_of_bytes_that_are_no_text_is_a_sign_too(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cache_engine", "run", "--root", str(tmp_path), "--ready", b"line:\xff\xfe"]
-    done = subprocess.run([*command, "--", "printf", r"\377\376\n"], capture_output=True, timeout=60)
+    command: list[str | bytes] = [sys.executable, "-m", "cache_engine", "run", "--root", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--ready", b"line:\xff\xfe", "--", "printf", r"\377\376\n"], capture_output=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, b"\xff\xfe\n")
     assert b"the command was ready after" in done.stderr
 

@@ -206,6 +206,13 @@ def test_below_a_file_there_is_no_store(tmp_path: Path) -> None:
         open_store(tmp_path / "file" / "store")
 
 
+def test_a_file_in_place_of_a_folder_of_the_store_is_named(tmp_path: Path) -> None:
+    layout = open_store(tmp_path / "store").layout
+    layout.proofs.touch()
+    with pytest.raises(StoreUnusable, match=rf"Not a directory: {layout.proofs};"):
+        open_store(layout.root)
+
+
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(StoreUnusable, match=r"holds 'thesis\.tex' and is not a store"):
