@@ -57,7 +57,7 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
     except Untrusted as error:
         raise StoreUnusable(f"{error}; {_ONLY_YOU}") from error
     except OSError as error:
-        where = "" if error.filename in (None, str(layout.root)) else f": {error.filename}"
+        where = f": {error.filename}" if str(error.filename).startswith(f"{layout.root}/") else ""
         raise StoreUnusable(
             f"cannot use {layout.root} as a store: {error.strerror or error}{where}; name a directory that you may "
             "write with --store or GEMM_CACHE_DIR"

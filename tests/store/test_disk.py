@@ -207,7 +207,7 @@ def test_below_a_file_there_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_file_in_place_of_a_folder_of_the_store_is_named(tmp_path: Path) -> None:
-    layout = open_store(tmp_path / "store").layout
+    layout = open_store(tmp_path / "store")
     layout.proofs.touch()
     with pytest.raises(StoreUnusable, match=rf"Not a directory: {layout.proofs};"):
         open_store(layout.root)
