@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 STORED, OTHERS, BY_TARGET, SQL = VIEWS = ("This store", "Other frameworks", "By target", "SQL")
-"""The names of the views of the page Kernels; each framework found on this machine is one more, under its title."""
+"""The names of the views of the page Kernels; each framework found here adds a view with its title."""
 KIND = "framework of the entries"
-"""The name, in the session, of the kind of cache that the page Kernels lists alone."""
+"""The session variable with the only kind of cache that the page Kernels lists, or ``None`` for all."""
 ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
 """The names of the parts of the page Workload."""
 STORAGE: Mapping[str, tuple[str, ...]] = {
@@ -26,13 +26,13 @@ OLD_TABS = {
     "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories", "Decisions": "Log",
     "Audit log": "Log",
 }  # fmt: skip
-"""For each name of a tab in an earlier version: its present name."""
+"""The present names of tabs, by their names in an earlier version."""
 OLD_RULES = {
     "Unused for days": "expired", "Made by versions": "versions", "Down to a size": "bytes", "All that match": "all",
 }  # fmt: skip
-"""For each name of a rule of cleaning in an earlier version: its present name."""
+"""The present names of cleaning rules, by their names in an earlier version."""
 MORE, VALIDATION, SAVED = "More", "Validation", "Saved results"
-"""Names of the page Predict: of the part More, and of its two tabs, which were parts in an earlier version."""
+"""The names of the part More of the page Predict, and of its two tabs, which were parts in an earlier version."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
 """The pages of earlier versions that no longer exist; ``moved`` says where their content is now."""
 
@@ -69,7 +69,7 @@ def _of_caches(asked: Values) -> tuple[str, Values]:
 
 
 def _of_storage(asked: Values) -> tuple[str, Values]:
-    """The page and parameters for an address of an earlier version's tab of Storage, which now also names a part."""
+    """The page and parameters for an address of a tab of Storage in an earlier version; new ones also name a part."""
     given = next(iter(asked.pop("tab", [])), "")
     return "storage", {**asked, **{name: [value] for name, value in tab_address(OLD_TABS.get(given, given)).items()}}
 

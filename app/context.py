@@ -43,7 +43,7 @@ _AHEAD = "answers that were asked ahead"
 _MOST_ANSWERS = 64
 _AT_ONCE = 4
 STORE = "store"
-"""The name, in the address and the session, under which the shown store is named, if it is not the first store."""
+"""The parameter of the address and the session that names the shown store, if that is not the first store."""
 
 
 def cache() -> Cache:
@@ -74,7 +74,7 @@ def cache_of(name: str) -> Cache:
 
 
 def choose_store(asked: str | None) -> None:
-    """Makes the pages show the store of this name, from the address or the switch; ignores a name that no store has."""
+    """Makes the pages show the store of this name, from the address or the list of stores; ignores unknown names."""
     known = list(stores())
     if asked in known:
         st.session_state[STORE] = asked
@@ -159,7 +159,7 @@ Question = tuple[Callable[..., Any], tuple[object, ...], dict[str, object]]
 def question(
     function: Callable[Concatenate[Connection, _P], Any], /, *arguments: _P.args, **options: _P.kwargs
 ) -> Question:
-    """Packs a query and its arguments, given as to ``ask``, for ``ask_ahead``; asks nothing."""
+    """Packs a query and its arguments, as for ``ask``, for ``ask_ahead``; runs nothing."""
     return function, arguments, options
 
 
@@ -202,7 +202,7 @@ def titles(keys: Iterable[str]) -> dict[str, str]:
 
 
 def generation() -> int:
-    """A number that changes whenever what the index says of the store changes; raises ``IndexUnavailable``."""
+    """A number that changes whenever the index has new data about the store; raises ``IndexUnavailable``."""
     return cache().index.sync().generation
 
 

@@ -50,7 +50,7 @@ def may() -> admission.Permission:
 
 
 def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
-    """Calls ``do`` with the reader's name, if permitted now, and returns its result; else shows the error and ``None``.
+    """Calls ``do`` with the reader's name, if permitted now; returns its result or, after showing the error, ``None``.
 
     The name is for the audit log.
     """

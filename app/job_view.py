@@ -40,7 +40,7 @@ def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> 
 
 
 def named() -> Job | None:
-    """The job that the address names; ``None`` if it names no job, or one that is not stored, which this shows."""
+    """The job that the address names; ``None`` if it names none or, after showing an error, one that is not stored."""
     job_id = st.query_params.get("job")
     if job_id is None:
         return None
@@ -105,9 +105,9 @@ def ended(job: Job) -> None:
 
 
 def cancel_button(job: jobs.Listed, cancel: Callable[[], None]) -> None:
-    """Draws the button that cancels a job; a job of the store that was canceled before, it kills.
+    """Draws the button that cancels a job, or that kills a job of the store after it was canceled.
 
-    The two have keys of their own, so that a double click does not kill.
+    The two buttons have different keys, so that a double click does not kill the job.
     """
     given = guard.may()
     again = isinstance(job, Job) and job.cancel_asked
@@ -154,7 +154,7 @@ def _one_kernel(job: Job) -> None:
 
 
 def draw_miss(why: Explained) -> None:
-    """The reasons why a lookup missed or would miss, and the nearest kernel."""
+    """Draws the reasons why a lookup missed or would miss, and the nearest kernel."""
     with st.container(border=True):
         st.caption("Why this was a miss")
         st.text("\n".join(jobs.why_lines(why))[:_LONGEST])

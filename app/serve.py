@@ -56,7 +56,7 @@ _number_of = NumberInputSerde.deserialize
 
 
 def finite(self: NumberInputSerde, ui_value: float | None) -> float | None:
-    """The value of a number field, without infinity, as from 1e999 in an address, on which Streamlit would fail."""
+    """The value of a number field; infinity, as from 1e999 in an address, would make Streamlit fail and is left out."""
     return _number_of(self, None if ui_value is not None and math.isinf(ui_value) else ui_value)
 
 

@@ -23,7 +23,7 @@ from cache_engine.upkeep.decisions import Departure
 
 LIST_PARAMETERS = ("view", "q", "text", "words", "kind", "state", *FACETS, "sort", "asc", "page")
 SEARCHED = "search field drawn last, and its text"
-"""The name, in the session, of the text in the search field of the page Kernels, for the views that share it."""
+"""The session variable with the last drawn search field of the page Kernels and its text, which views share."""
 _RESULTS = "results last seen"
 _OPENED, _DRAWN = "page opened last", "address drawn last"
 _LINK = "parameters of the link from another page"
@@ -119,7 +119,7 @@ def choose_one(
     hidden: bool = False,
     on_change: Callable[[], None] | None = None,
 ) -> str:
-    """Draws several choices; returns the chosen one, which is part of the address. Without it, the default is chosen.
+    """Draws several choices; returns the chosen one, which is part of the address; by default ``default``.
 
     Args:
         hidden: whether the label is for screen readers only.
@@ -171,7 +171,7 @@ def remember_address() -> None:
 
 
 def renew_address() -> None:
-    """Gives the page the address that it was last drawn with, if the reader has used a widget since, and once for that.
+    """Gives the page the address that it was last drawn with, if the reader has used a widget since; does so once.
 
     The request of a widget comes with the browser's address, which may be the one before the last that a page wrote: a
     quick reader would lose a choice, or delete by another rule than the one shown. A callback that writes the address
@@ -196,13 +196,13 @@ def renew_address() -> None:
 
 
 def _unbound(run: ScriptRunContext) -> dict[str, list[str]]:
-    """The parameters of the address that are bound to no widget, whose value would be newer."""
+    """The parameters of the address that are bound to no widget; a widget's value would be newer."""
     with run.session_state.query_params() as given:
         return {name: values for name, values in address().items() if not given.is_bound(name)}
 
 
 def unbind(*names: str) -> None:
-    """Lets these parameters of the address be written or removed, to which widgets of the last drawing are bound.
+    """Lets the page write or remove these parameters of the address, although drawn widgets are bound to them.
 
     Streamlit ends the binding of a widget that is no longer drawn only after the next page is drawn to its end.
     """
@@ -219,7 +219,7 @@ def is_just_opened(page: str) -> bool:
 
 
 def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) -> None:
-    """Draws notices above a page: that its data is old, as the index is unavailable; what it cannot show of a link.
+    """Draws notices above a page: that its data is old, if the index is unavailable; and what it cannot show of a link.
 
     Args:
         asked: the result of ``address`` before the page was drawn.
@@ -355,7 +355,7 @@ def results_link() -> None:
 
 
 def _list_address() -> dict[str, list[str]]:
-    """The parameters of the list of kernels in the address, with the text of the search field under its plain name."""
+    """The parameters of the list of kernels in the address; the search text ``q`` is renamed to ``text``."""
     names = {name: "text" if name == "q" else name for name in st.query_params if name in LIST_PARAMETERS}
     if "q" in names:
         names.pop("text", None)

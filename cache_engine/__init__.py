@@ -138,7 +138,7 @@ _HOMES = {
     "insight.monitoring": "prometheus_text write_to_textfile",
     "_version": "__version__",
 }
-"""For each public name, the module that defines it; it is imported when the name is first used."""
+"""The public names by the module that defines them; the first use of a name imports its module."""
 _MOVED = {
     "device": "DeviceMemory DeviceMemoryPool OperatorCall OperatorCalls OperatorStatistics PoolStatistics "
     "dequantise device_memory quantise release_device_memory shared_pool",

@@ -38,7 +38,7 @@ def main() -> "NoReturn":
 def _end_now(*_: object) -> None:
     """Ends the process at once, from a signal handler: nothing has been started yet.
 
-    Raising an exception would not do: an import may swallow the exception, or print it.
+    Raising an exception would not work: an import may swallow the exception, or print it.
     """
     import os
 

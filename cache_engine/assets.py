@@ -58,7 +58,7 @@ def documents() -> dict[str, Path]:
 def readable(text: str, name: str, names: set[str]) -> str:
     """The text of a document for the dashboard's page Docs.
 
-    Links to other documents lead to that page. A link to a document that is not in ``names`` becomes plain text.
+    Links to documents in ``names`` open them on this page; links to other documents become plain text.
 
     Args:
         name: the name of this document.

@@ -51,8 +51,8 @@ class _Waiting(NamedTuple):
 class BackgroundQueue:
     """Work that threads of this process do in the order in which it was put. Safe to use from several threads.
 
-    Work that raises an error is logged and dropped. Work that was put with a delay is tried again after that delay
-    instead.
+    If work raises an error, this is logged. The work is then dropped or, if put with a delay, tried again after that
+    delay.
 
     Attributes:
         is_closed: whether the queue refuses new work.

@@ -9,7 +9,7 @@
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler rejected the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
-    ├── TooManyJobs                as many jobs run as may
+    ├── TooManyJobs                the limit of running jobs is reached
     ├── SearchStopped              an evaluator's search was ended before its end
     ├── NotPermitted               the dashboard does this only with the admin token or a login
     ├── NotHereError               something this machine lacks
@@ -23,7 +23,7 @@
     │   ├── PackUnusable           not a pack, damaged, owned by someone else, or of an unknown version
     │   ├── CorruptEntry           bytes that do not match their checksum or their key
     │   │   ├── Truncated          fewer bytes than there should be
-    │   │   ├── Misplaced          sound bytes, but those of another entry
+    │   │   ├── Misplaced          intact bytes, but of another entry
     │   │   ├── Unproved           an entry of a pack that no trusted signer signed
     │   │   └── Untrusted          a file or folder that anyone but you and root can change
     │   ├── LockTimeout            a lock was not free in time

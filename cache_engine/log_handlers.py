@@ -10,7 +10,7 @@ _ROOT = "cache_engine"
 
 
 def configure(asked: str) -> None:
-    """Prints log messages of the level ``asked`` and above; another call changes the level, and text or JSON."""
+    """Prints log messages of the level ``asked`` and above; another call changes level and form (text or JSON)."""
     level, _, form = asked.partition(":")
     logger = logging.getLogger(_ROOT)
     handler = next((each for each in logger.handlers if isinstance(each, _Handler)), None)
@@ -49,7 +49,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """Formats a message as one line with a JSON object: the message, and the fields of its event at the same level."""
+    """Formats a message as one line with one JSON object, which has the message and, next to it, its event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line for a message, in ASCII only, so control characters are escaped."""

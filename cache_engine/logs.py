@@ -1,4 +1,4 @@
-"""Log messages: the loggers of modules, below ``cache_engine``.
+"""The loggers of modules, with names that begin with ``cache_engine``.
 
 Importing this package configures nothing: a program that sets up ``logging`` itself gets the messages as those of any
 library. ``GEMM_CACHE_LOG`` or ``-v`` prints them on standard error; see ``log_handlers``.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""The levels of Python's ``logging``, repeated so that it need not be imported."""
+"""The levels of Python's ``logging``, repeated here so that ``logging`` need not be imported."""
 
 
 class Log:

@@ -3,7 +3,7 @@
 A forked child inherits locks that other threads of its parent held, and no thread will ever release them; an object
 with such a lock registers with ``renew_after_fork``, which calls its method in the child. A worker of
 ``multiprocessing`` ends without calling the functions registered with ``atexit``, so ``run_at_end`` registers with
-both.
+``atexit`` and ``multiprocessing``.
 
 A signal handler runs in the main thread between any two of its instructions, also while that thread holds a lock. A
 handler that then asks for the lock, or waits for a thread that asks for it, would wait for ever. So every lock that a
@@ -48,7 +48,7 @@ def renew_after_fork(thing: Renewable) -> None:
 
 
 class Locked:
-    """An object with a lock. A forked child makes a new one, since another thread of the parent may have held it."""
+    """An object with a lock. A forked child makes a new lock, as a thread of the parent may have held the old one."""
 
     def __init__(self) -> None:
         self.renew_after_fork()

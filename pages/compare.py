@@ -48,7 +48,7 @@ def rechosen() -> None:
 
 
 def chosen(keys: list[str]) -> list[Stored]:
-    """Draws the compared kernels as a field to add and remove them, and what is wrong; returns those of the store."""
+    """Draws a field to add and remove compared kernels, and errors for unknown keys; returns the stored kernels."""
     found: dict[str, Stored] = {}
     called: dict[str, str] = {}
     troubles: list[tuple[str, str]] = []
@@ -144,11 +144,11 @@ def times(records: list[Record], heads: list[str]) -> None:
 
 
 def overview(kernels: list[Stored]) -> None:
-    """Draws the compared kernels as a table with links: to each, and to this page with it in another place."""
+    """Draws the compared kernels as a table with links: to each kernel, and to this page with another order."""
     keys = [kernel.key for kernel in kernels]
 
     def first(key: str, *before: str) -> str | None:
-        """The address of this page with the key after those ``before``; ``None`` if it has this place."""
+        """The address of this page with ``key`` behind the keys ``before``; ``None`` if the order stays the same."""
         order = list(dict.fromkeys((*before, key, *keys)))
         return None if order == keys else f"compare?{urlencode(compare_address(order), doseq=True)}"
 
@@ -167,7 +167,7 @@ def overview(kernels: list[Stored]) -> None:
 
 
 def title_of(kernels: list[Stored]) -> str:
-    """The title of the page: both names, with the configs where the names are the same, or the number of the others."""
+    """The title of the page: both names (if equal, with configs), or the first name and the number of the others."""
     first, *others = map(name_of, kernels)
     if others == [first]:
         first, *others = (f"{name_of(kernel)} {config_of(kernel)}" for kernel in kernels)

@@ -115,7 +115,7 @@ def act_on(check: overview.Check) -> None:
 
 
 def acknowledge(check: overview.Check) -> None:
-    """Records that the reader has seen a check's past failures, in the number that this page shows."""
+    """Records that the reader has seen as many of a check's past failures as this page shows."""
     before = seen()
 
     def see(by: str) -> bool:
@@ -146,7 +146,7 @@ def running() -> None:
 
 
 def period(name: str, span: Span) -> overview.ShownPeriod:
-    """Draws the choice of a part of the time range; returns its sums, and those of as long a range before it."""
+    """Draws the choice of a part of the time range; returns its sums, and those before if no part is chosen."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     made = context.ask(summaries.made_over_time, span.step_s)
     steps, words, before = starts(rows, span, now), name.lower(), None

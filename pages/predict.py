@@ -39,7 +39,7 @@ bound: Any = {"bind": "query-params"}
 
 @st.cache_resource(show_spinner=False, max_entries=64)
 def found_before(*of: Any) -> list[Any]:  # noqa: ARG001 (what it is of)
-    """A list that is cached for all readers. The caller adds a result to it that took long to find.
+    """A list that is cached for all readers. The caller adds to it a result that took long to find.
 
     A cached function must not find the result: Streamlit would record the "Searching…" that is drawn meanwhile.
     """
@@ -110,7 +110,7 @@ def evaluate_each(label: str, problem: Work, chips: list[evaluations.Chip], pati
 
 
 def behind(table: list[dict[str, Any]], name: str) -> None:
-    """Draws the table of the numbers in a plot, folded."""
+    """Draws the table of a plot's numbers, closed at first."""
     with st.expander("Show data table"):
         tables.show(table, key=f"numbers-{name}", label=name)
 

@@ -52,7 +52,7 @@ Demand = tuple[Ledger, DemandReport]
 
 
 def demanded(span: str) -> Demand | None:
-    """All requests in a time range, with their shares; ``None``, with the reason on the page, if that takes long."""
+    """All requests in a time range, with their shares; ``None``, with the reason shown, if adding up takes too long."""
     back_s = shown.SPANS[span]
     at = time.time() // STEP_S * STEP_S + STEP_S
     half_life_s = HALF_LIFE_S if back_s is None else math.inf
@@ -121,7 +121,7 @@ def most_asked(of: tuple[object, ...], _found: Demand) -> tuple[list[list[WorkCe
 
 
 def show_model(name: str) -> None:
-    """Chooses a model: no link does, because widgets keep their values while the page stays the same."""
+    """Chooses a model. A link could not, because widgets keep their values while the page stays the same."""
     widgets.renew_address()
     st.session_state["part"] = OF_A_MODEL
     st.session_state["model"] = st.query_params["model"] = name

@@ -1,4 +1,4 @@
-"""The tabs of the page Storage about this store, a module each.
+"""The tabs of the page Storage that are about this store.
 
-``draw(permitted)`` draws a tab; without permission, its buttons that need permission are grey.
+Functions such as ``draw(permitted)`` draw a tab; without permission, its buttons that need permission are grey.
 """

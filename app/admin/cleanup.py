@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 Progress = Callable[[float], None]
 """Called with the share of a deletion that is done."""
 FEW = 2_000
-"""The most kernels in a store for which the preview is made at once, in a fraction of a second; else a button asks."""
+"""The most kernels in a store whose preview is made without a click, as this takes a fraction of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], 
     """Draws the rule and the field of its value; returns their values by name, which are part of the address.
 
     Args:
-        choices: returns the values of a rule that takes some of several.
-        days: the default number of days; by default that of the settings.
+        choices: returns the values to choose from, for a rule that has them.
+        days: the default number of days; if ``None``, the number in the settings.
     """
     values: Row = {"rule": _chosen_rule(rules), "keys": st.query_params.get("keys", "")}
     rule, bound = values["rule"], dict[str, Any](bind="query-params", width=320)
@@ -107,7 +107,7 @@ def choose_rule(rules: Mapping[str, str], choices: Callable[[], Sequence[str]], 
 
 
 def _chosen_rule(rules: Mapping[str, str]) -> str:
-    """The chosen rule, or that of the address after a click on a link."""
+    """The chosen rule or, after a click on a link, the rule in the address."""
     default = rule_in({"keys": st.query_params.get("keys", "")}, rules)
     addressed = rule_in(st.query_params.to_dict(), rules)
     if addressed != st.session_state.get(_ADDRESSED) or st.session_state.get("rule") not in rules:
@@ -134,12 +134,12 @@ def show_outcome() -> None:
 
 
 def confirm(count: int, what: str, permitted: bool, delete: Callable[[str, Progress], str]) -> None:
-    """Draws the typed confirmation of a deletion and its button; the page then shows the outcome.
+    """Draws the field in which the reader confirms a deletion, and the button; then shows the outcome.
 
     Args:
         what: what is deleted, with its number, in words.
-        delete: deletes what was shown, for the reader of this name, and says which share is done; returns the outcome
-            in words.
+        delete: deletes what was shown; gets the reader's name, and a function to report the share done; returns the
+            outcome in words.
     """
     if not count:
         st.info("Nothing to delete.", icon=":material/check:")
@@ -165,7 +165,7 @@ def _targets() -> list[str]:
 
 
 def _of_index(ask: Callable[[], _T], otherwise: _T) -> _T:
-    """An answer of the index; ``otherwise`` while the index is unavailable."""
+    """The result of ``ask`` on the index; ``otherwise`` while the index is unavailable."""
     try:
         return ask()
     except IndexUnavailable:
@@ -173,7 +173,7 @@ def _of_index(ask: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def _preview(limits: Limits) -> Preview | None:
-    """The plan as it was first shown for these limits, so that the reader confirms that plan; ``None`` without one.
+    """The plan as it was first shown for these limits, so that the reader confirms it; ``None`` before a preview.
 
     A store with more than ``FEW`` kernels is read only when the reader clicks Preview or Refresh; for other limits the
     plan is made from what was read then. A smaller store is read without a click.

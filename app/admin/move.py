@@ -1,4 +1,4 @@
-"""The part Move: kernels to a file and from one, after a preview; and the evaluator's results, pruned and imported."""
+"""The part Move: exports kernels, imports them after a preview, and prunes and imports the evaluator's results."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _Found = tuple[Address, Entry]
 
 
 def draw() -> None:
-    """Draws Compare for two entries of another framework's cache, which the address names."""
+    """Draws the page Compare for two entries, named in the address, of another framework's cache."""
     widgets.results_link()
     left, right = st.columns(2)
     with left:

@@ -20,14 +20,14 @@ from cache_engine.index import framework_queries as queries
 
 
 def diagnoses() -> list[Diagnosis]:
-    """The doctor's findings in all caches; with code for other GPUs, if this machine's GPU is known."""
+    """The doctor's findings in all caches, and those about code for other GPUs, if this machine's GPU is known."""
     arch = local_arch()
     runs_here = None if arch is None else code_runs_on(arch)
     return [*context.ask(queries.diagnoses), *caches.other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
 def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """Draws tables of the caches: the bytes of each directory's parts, its growth, and its entries of no use."""
+    """Draws tables of the caches: directories, the bytes of their parts, growth, and stale and duplicate entries."""
     places = known()
     titles = scan.titles()
     framework = caches.framework(titles)
@@ -86,10 +86,10 @@ def draw_comparison(permitted: bool) -> None:  # noqa: ARG001 (reading needs no 
 
 
 def draw_entries(view: str, frameworks: dict[str, str]) -> None:
-    """Draws the list of the entries in all directories, of the framework that is the view or of all.
+    """Draws the list of the entries in all directories: of the framework that the view is named after, or of all.
 
     Args:
-        frameworks: those that the page names; if the scan has found others, the page is drawn again.
+        frameworks: the frameworks that have a view; if the scan has found others, the page is drawn again.
     """
     known()
     if entries.frameworks() != frameworks:
@@ -104,7 +104,7 @@ def draw_cleaning(permitted: bool) -> None:
 
 
 def known() -> list[Row]:
-    """The directories that were scanned, as rows of the index; without one, the page says so and ends."""
+    """The directories that were scanned, as rows of the index; if there are none, the page says so and ends."""
     scan.look()
     places = context.ask(queries.places)
     if not places and not scan.scanner().runs:

@@ -74,9 +74,9 @@ def chosen(kind: str | None = None, prefix: str = "") -> EntryFilter:
     """Draws the search field and the lists of choices, which are part of the page's address; returns their filter.
 
     Args:
-        kind: the only framework, which then is no choice.
-        prefix: put before the fields' names in the address. A field keeps its value where another page has one of its
-            name, and what was searched for must not limit a cleaning.
+        kind: the only framework; the reader then cannot choose one.
+        prefix: the beginning of the fields' names in the address. Fields with the same name on two pages share a value,
+            and the text of a search must not limit a cleaning.
     """
     asked = st.query_params
     text = st.text_input(

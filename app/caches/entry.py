@@ -1,4 +1,4 @@
-"""The kernel page of another framework's kernel: of an entry of its cache, or of what it keeps in the store."""
+"""The page Kernel for another framework's kernel: an entry of the framework's cache, or a kernel in our store."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _key(address: Address, entry: Entry) -> None:
 
 
 def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None, str]:
-    """The instructions of an entry's machine code by class, or ``None``; and the reason, empty if there is no code."""
+    """The instructions of an entry's machine code by class; or ``None`` and the reason, empty if there is no code."""
     if entry.part(PartKind.BINARY) is None:
         return None, ""
     try:

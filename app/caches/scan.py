@@ -1,6 +1,6 @@
 """The scan of other frameworks' caches, in a thread, so that pages show the result of the last scan meanwhile.
 
-And the entries that addresses name, with links to them, which can be shared.
+Also finds the entry that an address names, and draws links to entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cache_engine.index.framework_caches import Progress
 from cache_engine.units import counted, human_age
 
 FRESH_S = 30.0
-"""Seconds for which the result of a scan is used again."""
+"""Seconds for which pages use a scan before they start another."""
 _PATIENCE_S = 0.3
 """Seconds for which a page waits for a scan to end; enough if few entries have changed since the last scan."""
 _FIRST_PATIENCE_S = 1.0

@@ -39,7 +39,7 @@ def draw_rows(
 ) -> None:
     """Draws a table with a row for each property and a column for each kernel, of which the first is the baseline.
 
-    What differs from the baseline stands out; a number has its difference to the baseline's behind it.
+    Values that differ from the baseline's stand out; behind such a number is its difference from the baseline's.
     """
     cells: list[list[dict[str, Any]]] = [
         [{"text": name}, *(_cell(Pair(name, values[0], value), show, differ) for value in values)]
@@ -59,7 +59,7 @@ def _cell(pair: Pair, show: Callable[[Value], str], differ: Callable[[Pair], str
 
 
 def draw_machine_code(first: Code, second: Code) -> None:
-    """A switch that shows the difference of the machine code: off at first, as disassembling takes half a second."""
+    """Draws a switch that shows the difference of machine code; off at first, as disassembling takes half a second."""
     if st.toggle("SASS diff", key="sass", bind="query-params"):
         try:
             draw_difference(*first(), *second())

@@ -1,6 +1,7 @@
 """Figures, and numbers side by side, drawn in the browser by a script of our own.
 
-A Plotly figure takes tens of milliseconds of the browser, and is drawn twice, the second time in its final width.
+Plotly is not used: its figures take tens of milliseconds of the browser, and are drawn twice, the second time in final
+width.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The header of every page: the search, the page as a command and as one file, and news of kernels since drawing."""
+"""The header of every page: the search, the page's command, its export as one file, and a notice of changed kernels."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _command(page: str) -> None:
 
 
 def _values() -> Mapping[str, Any]:
-    """The values of the page's widgets and of its address, by name; if both have a name, the address is used."""
+    """The values of the page's widgets and of its address, by name; for a name that both have, the address is used."""
     address = {name: st.query_params.get_all(name) for name in st.query_params}
     return {
         **{str(key): st.session_state[key] for key in st.session_state},
@@ -91,7 +91,7 @@ def _values() -> Mapping[str, Any]:
 
 
 def _report(page: str) -> Callable[[], Report] | None:
-    """A function that makes the report of a page; ``None`` for a page without one, or that shows no such kernels."""
+    """A function that makes the report of a page; ``None`` if the page has no report, or its kernel is gone."""
     cache, keys = context.cache(), [st.query_params.get(name, "") for name in _REPORTS.get(page, ())]
     if page not in _REPORTS or not all(keys):
         return None
@@ -134,7 +134,7 @@ def news_words(before: tuple[int, int], now: tuple[int, int]) -> str:
 
 
 def _stock() -> tuple[int, int] | None:
-    """The number of kernels, and a number that another set of kernels changes; ``None`` if the index is unavailable."""
+    """The number of kernels, and a number that identifies their set; ``None`` if the index is unavailable."""
     try:
         return context.ask(queries.stock)
     except GemmCacheError:

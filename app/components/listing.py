@@ -77,8 +77,8 @@ def kernel_list(
 
     Args:
         picked: the ticked kernels, from ``picked_kernels``; ``None`` for a list without tick boxes.
-        sorted_by: the sort order, and whether it is ascending, as ``sort`` and ``asc`` in the address say, which a
-            click on a header changes; ``None`` for a list that has one order only.
+        sorted_by: the sort order, and whether it is ascending. A click on a header changes both, as ``sort`` and
+            ``asc`` in the address; ``None`` for a list that has only one order.
         address: a function from a kernel's key to the address that a click opens; by default the kernel's page. A page
             that passes this function must call ``clicked``.
     """

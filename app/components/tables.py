@@ -42,7 +42,7 @@ def draw(
         label: the content of the table in words, for screen readers and as the name of the file; by default its key.
         only: the columns to draw; by default all. The file has all.
         saved: whether to draw a button that saves the table as CSV.
-        stays: whether links lead to this page with other parameters, but none of a widget.
+        stays: whether links lead to this page with other parameters, none of which belongs to a widget.
     """
     everything, zone = list(values), context.timezone()
     offset = widgets.paging(len(everything), MOST_ROWS, key=f"page of {key}")
@@ -58,7 +58,7 @@ def draw(
 
 
 def section(title: str, values: Iterable[Any], columns: Sequence[Column], *, key: str, place: Any = st) -> None:
-    """Draws a heading and a table of values, below what ``place`` has already; nothing without values."""
+    """Draws a heading and a table of values at the end of ``place``; nothing if there are none."""
     if listed := list(values):
         with place.container():
             st.header(title)
@@ -79,7 +79,7 @@ def draw_cells(
 
     Args:
         file: the content of the CSV file that a button saves; empty for no button.
-        even: whether all columns have the same width, so that they stand below those of another such table.
+        even: whether all columns have the same width, so that two such tables are aligned.
         stays: as for ``draw``.
     """
     links = [cell for row in shown for cell in row if "href" in cell]
@@ -112,7 +112,7 @@ def draw_cells(
 
 
 def _choose(key: str, links: Collection[str]) -> None:
-    """Gives this page those parameters of a link that no widget has. Called before the page is drawn."""
+    """Writes into the address the parameters of a clicked link that no widget has. Called before the page is drawn."""
     widgets.renew_address()
     link = st.session_state[key].open if key in st.session_state else ""  # gone where a quick reader has left the table
     for name, values in parse_qs(link.partition("?")[2]).items() if link in links else ():

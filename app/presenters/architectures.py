@@ -74,7 +74,7 @@ TOOLCHAINS = (
     Column("Families", lambda made: ", ".join(made.families)),
     Column("Dtypes", lambda made: ", ".join(made.dtypes)),
 )
-"""The columns of toolchains: a row for each compiler version, and for each reason why its kernels are stale."""
+"""The columns of toolchains: a row for each toolchain, state and set of reasons for the state."""
 
 
 FIGURES = {
@@ -140,7 +140,7 @@ _REFUSED = "A GPU refused this family, so a plain one serves there until the too
 
 
 def proof_checks(layout: StoreLayout) -> list[Check]:
-    """A check of each family that was proved or refused on a GPU; the newest refusal is its cause."""
+    """A check of each family that was proved or refused on a GPU; if refused, the cause is the newest refusal."""
     checks = []
     for family in sorted(TO_PROVE):
         found = states(layout, family)

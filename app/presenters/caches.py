@@ -76,7 +76,7 @@ PARTS = (
     Column("Part", "name"),
     Column("On disk", "size_bytes", "bytes", bar=True),
 )
-"""The columns, behind the framework, of the bytes of each kind of part, for each directory."""
+"""The columns after the framework's column: the bytes of each kind of part, for each directory."""
 
 
 GROWTH = (
@@ -84,7 +84,7 @@ GROWTH = (
     Column("Entries", "entries", "count"),
     Column("On disk", "size_bytes", "bytes", bar=True),
 )
-"""The columns, behind the framework, of the entries that exist now, by the day on which they were made."""
+"""The columns after the framework's column, for the entries that exist now, by the day on which they were made."""
 
 
 def version_table(versions: Iterable[Row], installed: Callable[[str], str | None], titles: Titles) -> list[Row]:
@@ -156,7 +156,7 @@ def _short(entry: str) -> str:
 
 
 def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> list[Diagnosis]:
-    """A finding for each directory and target whose code does not run on this machine's GPU, if that is known."""
+    """A finding for each directory and target whose code the local GPU does not run; none if that GPU is unknown."""
     if runs_here is None:
         return []
     return [
@@ -201,13 +201,13 @@ DELETIONS = (
     Column("Why", "reason"),
     Column("Directory", lambda each: id_of(each.path)),
 )
-"""The columns, behind the framework, of entries that are to be deleted."""
+"""The columns after the framework's column, for entries that are to be deleted."""
 CLEANED = (
     Column("Directory", lambda each: id_of(each.path)),
     Column("Entries", "entries"),
     Column("Frees", "size_bytes", "bytes"),
 )
-"""The columns, behind the framework, of directories from which entries are to be deleted."""
+"""The columns after the framework's column, for directories from which entries are to be deleted."""
 
 
 def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
@@ -233,7 +233,7 @@ LEFT = (
     Column("Entries", "count"),
     Column("Why", "reason"),
 )
-"""The columns, behind the framework, of entries that stay, by directory and reason, with their number."""
+"""The columns after the framework's column, for the number of entries that stay, by directory and reason."""
 
 
 CAUSES = (

@@ -42,7 +42,7 @@ OTHER_RULES = {
 """The rules for other frameworks' caches."""
 SIZE, KEEP, SHARE, DAYS = "1GiB", 1000, 50, 30.0
 PREFIX = "c_"
-"""Put before the names in the filter of other frameworks' cleaning, which a search elsewhere must not limit."""
+"""The beginning of the field names of other frameworks' cleaning, so that a search elsewhere does not limit it."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:

@@ -31,8 +31,8 @@ class Column:
         of: the name of the row's field that the column shows, with dots for a field of a field; or a function of the
             row.
         kind: the kind of the values, which decides their text: ``bytes``, milliseconds (``ms``), microseconds
-            (``us``), shares of 1 (``share``), times as a date (``when``) or as an ``age``, which are seconds since 1970
-            or moments, or addresses (``link``).
+            (``us``), shares of 1 (``share``), addresses (``link``), or times as a date (``when``) or as an ``age``; a
+            time is a moment, or seconds since 1970.
         words: the text of a link: the same in each row, or a function of the row.
         sort: the sort order of the list's query that a click on the header asks for; empty for none.
         title: a function from a row to the text that a list shows when the reader points at its cell.

@@ -31,7 +31,7 @@ DECISIONS = (
 
 
 ACTED = {kind: EVENTS[kind] for kind in (*ACTS, SET_ASIDE)}
-"""The kinds of acts of people and of automatic cleanups in the log, each with its words, which are its kind there."""
+"""For each kind of act, of people or of automatic cleanups, the words that are its kind in the log."""
 
 
 def acted(event: Row) -> decision.Decision:

@@ -35,7 +35,7 @@ def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:
 
 
 def parquet_file(batches: pyarrow.RecordBatchReader) -> bytes:
-    """Rows as Parquet, unchanged: nothing in it is run."""
+    """Rows as Parquet, unchanged: no program runs its texts as formulas."""
     from pyarrow import parquet
 
     file = io.BytesIO()

@@ -94,7 +94,7 @@ def described_chip(text: str | bytes) -> Chip:
     """The chip that a JSON text describes, an accelerator or, with a field ``sms``, a GPU.
 
     Raises:
-        InvalidHardware: naming the field that is missing, unknown, contradictory or out of range, or a name taken.
+        InvalidHardware: when a field is missing, unknown, contradictory or out of range, or the name is taken.
     """
     if len(text) > LARGEST_DESCRIPTION:
         raise InvalidHardware(f"the description is longer than {LARGEST_DESCRIPTION:,} bytes")
@@ -165,7 +165,7 @@ def error_words(point: Priced) -> str:
 
 
 def slower_words(points: Sequence[Priced]) -> str:
-    """The reason why a GPU is predicted slower than another that has no higher rates; empty where none is."""
+    """The reason why a GPU is predicted slower than another that has no higher rates; empty if no GPU is."""
     said: dict[float, str] = {}
     for first, second in permutations(points, 2):
         one, other = first.cost, second.cost
@@ -251,7 +251,7 @@ def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:
     """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip.
 
     Args:
-        suffix: the end of the names of points.
+        suffix: a text added to the names of points.
     """
     figure = cloud("Roofline", "Arithmetic intensity, FLOP/byte", "Predicted TFLOP/s")
     ridges = [point.peak / point.chip.dram_bandwidth for point in points]
@@ -291,7 +291,7 @@ def shapes_on_one_chip(model: str, config: bytes | None, name: str, parallel: Pa
     """The shapes of a model of the catalogue, or of an uploaded config.json.
 
     Raises:
-        UsageError: naming the field that is wrong, or that a parallel size does not divide.
+        UsageError: when a field is wrong, or a parallel size does not divide it.
     """
     if config is None:
         return layers_named(model, parallel)
@@ -346,6 +346,6 @@ def pass_tiles(one: ModelPass) -> list[Tile]:
 
 
 def slower_operations(passes: Sequence[ModelPass]) -> str:
-    """The reason why a GPU is predicted slower, in some operation, than one that has no higher rates; else empty."""
+    """The reason why an operation is predicted slower on a GPU than on one without higher rates; else empty."""
     said = (slower_words(rows) for rows in zip(*(one.rows for one in passes), strict=True))
     return next(filter(None, said), "")

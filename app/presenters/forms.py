@@ -1,6 +1,6 @@
 """The form of a problem on Compile and Predict: its fields, the problems that it describes, and its commands.
 
-Every field stands once, and has one name in addresses and the session, so a value follows the reader between pages.
+Every field is defined once, and has one name in addresses and the session, so both pages share its value.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Field:
     Attributes:
         name: the field's name in a job's request; in the address and the session it is the field's ``key``.
         option: the option of the command that the value is for; empty for an argument.
-        default: left out of the command, unless ``always``.
+        default: the value that the command leaves out, unless ``always``.
         choices: the values to choose from.
         most: the largest number that the field takes.
         joined: the text between several values; empty if the option is repeated for each value.
@@ -194,7 +194,7 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
 
 
 def prediction_form(default_arch: str) -> tuple[Field, ...]:
-    """The form of a single shape on Predict: no option of a compile, but all that the kernel's request has."""
+    """The form of a single shape on Predict: the form of Compile without the forced recompile."""
     return tuple(one for one in shape_form(default_arch) if one.name != "force")
 
 
@@ -263,9 +263,9 @@ def _form_value(field: Field, value: Any) -> Any:
 
 
 def address_of(form: Iterable[Field], values: Row) -> dict[str, list[str]]:
-    """The parameters of an address of Compile or Predict whose form has these values, also where they are defaults.
+    """The parameters of an address that opens Compile or Predict with these values, also where they are defaults.
 
-    A value that the address leaves out would be the last that the reader chose.
+    A field without a parameter would show the value that the reader chose last.
     """
     return {one.key: one.in_address(values[one.name]) for one in form if one.name in values}
 
@@ -295,7 +295,7 @@ def present_names(asked: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:
-    """The arguments of ``gemm-cache`` for the values of a form; it reads an uploaded table from its standard input."""
+    """The arguments of ``gemm-cache`` for a form's values; the command reads an uploaded table from stdin."""
     given = values | {"model": STDIN} if values.get("model") == OWN_TABLE else values
     return [verb, *(part for one in form for part in one.arguments(given[one.name]))]
 

@@ -132,7 +132,7 @@ class Address:
         return f"kernel?{urlencode(self.parameters)}"
 
     def compared_with(self, *others: Address) -> dict[str, str]:
-        """The parameters in the address of the comparison of this entry with another; alone, that page asks for one."""
+        """The parameters in the address that compares this entry with another; without one, the page asks for it."""
         sides = zip("ab", (self, *others), strict=False)
         return {f"{name}_{side}": value for side, one in sides for name, value in one.parameters.items()}
 

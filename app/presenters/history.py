@@ -100,13 +100,13 @@ def compile_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: 
 
 
 def length_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
-    """The kernels of the store by when they were compiled and how long that took, as ``summaries.compile_spread``."""
+    """The number of stored kernels by step and by compile time, from rows of ``summaries.compile_spread``."""
     counts = {(row["start"], row["class"]): row["kernels"] for row in rows}
     return _by_length("Compiles by duration", "kernel", _LENGTHS, counts, named_steps(steps, span, zone), span, zone)
 
 
 def lookup_figure(rows: Sequence[Row], steps: Sequence[int], span: Span, zone: tzinfo) -> Bars:
-    """The lookups that a tier served, by how long they took."""
+    """The number of lookups that a tier served, by step and by duration."""
     counts = {(row["start"], place): row[f"lookups_{place}"] for row in rows for place in range(len(_LOOKUP_LENGTHS))}
     named = named_steps(steps, span, zone)
     return _by_length("Lookups by duration", "lookup", _LOOKUP_LENGTHS, counts, named, span, zone)
@@ -159,7 +159,7 @@ def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
 
 
 def within(steps: Sequence[int], first: str, last: str) -> tuple[int, int]:
-    """The earliest and the latest of the steps between two times of an address; without such steps, of all steps.
+    """The first and the last of the steps between two times of an address; if there is none, of all steps.
 
     Args:
         first, last: seconds since 1970, as text from the address; any other text is no limit.
@@ -184,7 +184,7 @@ def _over_time(
 
 
 def _names(starts: Sequence[datetime | None], span: Span) -> list[str]:
-    """The labels of the axis of steps: every third hour, or the date for a day's first; in longer ones the date."""
+    """The labels of the axis: for hours every third one, and the date at midnight; for longer steps the date."""
     if span.step_s > DAY_S:
         return ["" if at is None else f"{at:%Y-%m-%d}" for at in starts]
     if span.step_s == HOUR_S:

@@ -29,7 +29,7 @@ STATES = {
     DIED: "✗ died",
     CANCELED: "■ canceled",
 }
-"""States with a sign each, so that none depends on a colour."""
+"""The words for each state, with a sign, so that no reader needs colours."""
 _RUN_STATES = {RUNNING: STATES[RUNNING], "canceled": STATES[CANCELED], "ended": STATES[DONE]}
 Listed = Job | LostJob | SeenRun
 """A job of the store, or a run of the farm."""
@@ -48,7 +48,7 @@ _ESTIMATE_FROM = 3
 
 
 def in_store(command: str, root: str) -> str:
-    """A command of ``gemm-cache`` with the store that it uses, behind any variables that it sets."""
+    """A command ``gemm-cache compile`` with the option ``--store`` added; variables before it stay in front."""
     return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
 
 

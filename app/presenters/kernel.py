@@ -121,7 +121,7 @@ _MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32
 
 
 def resource_words(inspection: Inspection, known: Mapping[str, str]) -> dict[str, str]:
-    """The kernel's registers, memory and occupancy, by label; ``known`` has its properties as ``described`` does."""
+    """The kernel's registers, memory and occupancy, by label; ``known`` is the result of ``described``."""
     resident, mix = inspection.occupancy, inspection.instructions
     return {
         **{label: known[label] for label in ("Registers", "Spills", "Stack", "Shared memory", "Cubin size")},

@@ -210,7 +210,8 @@ class ShownPeriod:
     """The sums of a time range for each of its steps, and the sums of the range of the same length before.
 
     Attributes:
-        rows, before: the sums for each step of the range, and of the range before; ``before`` is ``None`` for all time.
+        rows, before: the sums for each step of the range, and of the range before. ``before`` is ``None`` for all
+            time or a part.
         made: by step over all time, the number and the bytes of the kernels made then that are still in the store.
         starts: the start of each step, also of steps without a row, in seconds since 1970.
         since, until: the start and the end of the range, in seconds since 1970.
@@ -289,7 +290,7 @@ def _time_tiles(period: ShownPeriod) -> list[Tile]:
 
 
 def _growth(period: ShownPeriod, column: str) -> Sequence[float]:
-    """For each step, the sum of a column of the kernels that were made until its end and are still in the store."""
+    """For each step, the sum of a column of the kernels that were made before its end and are still stored."""
     made = list(period.made)
     sums = [0, *accumulate(one[column] for one in made)]
     return [sums[bisect_right(made, start, key=lambda one: one["start"])] for start in period.starts]
@@ -328,7 +329,7 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
     """A row for each tier: its hits, and the lookups that reached it because no tier before it served them.
 
     Args:
-        packs, remote: whether lookups ask packs, and a remote; a tier that they do not ask has a row only with hits.
+        packs, remote: whether lookups ask packs, and a remote; a tier that is not asked has a row only if it has hits.
     """
     hits = {tier: row[f"{tier}_hits"] for tier in kinds.TIERS}
     left = sum(hits.values()) + row["misses"]
@@ -365,7 +366,7 @@ def miss_rows(
 
 
 def miss_columns(rows: Sequence[Mapping[str, Missed]]) -> list[Column]:
-    """The columns of ``miss_rows``: each cell is the cost of its misses, and leads to the cell of Workload."""
+    """The columns of ``miss_rows``: each cell shows the cost of its misses, and links to the same cell in Workload."""
     most = max((ms for row in rows for *_, ms in row.values()), default=0.0) or 1.0
 
     def target(arch: str) -> Column:

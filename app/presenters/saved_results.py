@@ -91,8 +91,8 @@ def _row(fingerprint: str, chip: str, key: str, entry: Entry, used: float) -> Ro
 def matching(rows: Iterable[Row], text: str) -> list[Row]:
     """The rows that have every word of a text, the newest first.
 
-    A word is one size, as in ``7168``, sizes m×n×k with ``*`` for any, as in ``*x7168x2048``, a type, a part of the
-    name of a chip, or the start of its fingerprint.
+    A word is one size (``7168``), sizes m×n×k with ``*`` for any (``*x7168x2048``), a type, a part of a chip's name,
+    or the start of its fingerprint.
     """
     tests = [_test(word) for word in text.lower().replace("×", "x").split()]
     found = [row for row in rows if all(test(row) for test in tests)]

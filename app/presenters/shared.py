@@ -76,7 +76,7 @@ MOST_COMPARED = 8
 
 
 def compare_address(keys: Sequence[str]) -> dict[str, str | list[str]]:
-    """The parameters of the page Compare: the baseline, the one whose machine code is compared with it, others."""
+    """The parameters of Compare for the baseline, the kernel whose machine code is compared with it, and others."""
     named: dict[str, str | list[str]] = dict(zip("ab", keys, strict=False))
     return {**named, "more": list(keys[2:])} if len(keys) > 2 else named
 

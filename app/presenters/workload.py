@@ -82,7 +82,7 @@ class Matrix:
         return cell.share.time_share if self.is_timed else cell.share.launch_share
 
     def columns(self) -> list[Column]:
-        """The columns of the matrix: the shape with its whole share, then the targets."""
+        """The columns of the matrix: a model's operation, the shape, and then each target."""
         most = max((self.share(cell) or 0 for row in self.rows for cell in row), default=0)
         operation = Column("Operation", lambda row: row[0].operation)
         return [
@@ -132,7 +132,7 @@ class Matrix:
         return f"{said}. {cell.refused}".strip()
 
     def share_words(self) -> str:
-        """The quantity that the shares and bars of cells are of, in words."""
+        """The quantity of which cells show shares, in words: GPU time or launches."""
         if not self.total.launches:
             return "Nothing was asked for, so cells have no share."
         if not self.is_timed:
@@ -143,7 +143,7 @@ class Matrix:
 
 
 def shape_words(shape: Shape) -> str:
-    """A shape without its target, as text: the name in addresses too."""
+    """A shape without its target, as text, which is also its name in addresses."""
     return in_words(shape).removesuffix(f" {shape.arch}") if shape.arch else in_words(shape)
 
 
@@ -188,7 +188,7 @@ MODELS = (
     Column("Launches", "launch_share", "share", bar=True),
     Column("GPU time", lambda one: one.time_share if one.timed else None, "share", bar=True),
 )
-"""The columns of the models that the demand is like."""
+"""The columns of the models whose shapes programs asked for."""
 
 
 def again_columns(compile_ms: Mapping[str, float], titles: Mapping[str, str]) -> list[Column]:

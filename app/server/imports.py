@@ -1,4 +1,4 @@
-"""Imports the modules that pages need, in more than a second, and reads the store's index, while the browser starts.
+"""While the browser starts, imports the modules that pages need, in more than a second, and reads the store's index.
 
 The modules of the first page come first. Those of other pages wait until the first page is drawn, because their import
 would slow down both the server and the browser.
@@ -56,7 +56,7 @@ def import_pages() -> None:
 
 
 def imported_by(script: Path) -> Iterator[str]:
-    """The names of our modules that a script imports at its start, and of what it imports from them."""
+    """The names of our modules that a script imports at its start, and of each object that it imports from them."""
     for node in ast.parse(script.read_bytes()).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _OURS:
             yield node.module

@@ -1,4 +1,4 @@
 """Views that pages draw, and that would make the pages' scripts too long.
 
-They show a compile farm, a fleet of stores, evaluations, and kernels of other frameworks, among others.
+They show a compile farm, a fleet of stores, evaluations, and runs of ``gemm-cache run``, among others.
 """

@@ -33,7 +33,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
     """Draws the passes of the chosen model on each chip that has its dtype, and returns them.
 
     Raises:
-        UsageError, SearchStopped: when the model cannot be spread so, or a search takes too long.
+        UsageError, SearchStopped: when the model cannot be spread like this, or a search takes too long.
     """
     choices = st.columns([3, 2, 2, 2, 2], vertical_alignment="bottom")
     form = forms.pass_form()

@@ -1,4 +1,4 @@
-"""Several stores in one dashboard: the switch between them above each page, and their sums."""
+"""Several stores in one dashboard: the choice of one above each page, and sums over all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The list of jobs: those of this store, and the runs of a compile farm, whose state is beneath them.
+"""The list of jobs: those of this store, and the runs of a compile farm; the farm's state is below.
 
-Text from the broker is always plain text; drawing waits little for it.
+Text from the broker is always plain text; drawing waits only briefly for the broker.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _cancel_one(running: list[jobs.Listed], found: Farm | None) -> None:
 
 
 def seen() -> Farm | None:
-    """The farm that the settings name, as last heard of; says so if its queue does not answer. ``None`` without one."""
+    """The last known state of the farm in the settings, or ``None``; shows a warning if its queue does not answer."""
     settings = context.cache().settings
     if settings.broker is None:
         return None

@@ -88,7 +88,7 @@ def _delete(name: str) -> None:
 
 
 def _open(view: View) -> None:
-    """Shows a saved view: of its address what this page saves, as others may be refused; and its columns."""
+    """Shows a saved view: its search, its columns, and those of its parameters that are in ``PARAMETERS``."""
     widgets.renew_address()
     widgets.unbind(*st.query_params)
     st.query_params.clear()

@@ -1,4 +1,4 @@
-"""The form of a problem, on Compile and Predict. Its values stand in the address and follow the reader."""
+"""The form of a problem, on Compile and Predict. Its values are in the address, and both pages share them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ADDRESS = "address of the form"
 
 
 def follow(page: str, *every_form: Sequence[forms.Field]) -> None:
-    """Takes over the values in the address, before any field is drawn.
+    """Gives the fields the values in the address, before any field is drawn.
 
-    Streamlit would bind the fields to the address too, but for one page: it drops a bound field's parameter from a link
-    to another page, and a value that came by a link when the reader goes on.
+    Streamlit could bind the fields to the address too, but only for one page: it drops a bound field's parameter from a
+    link to another page, and forgets a link's value when the reader goes to another page.
 
     Args:
         page: the page's title.

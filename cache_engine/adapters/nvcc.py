@@ -69,7 +69,7 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def compiler_in(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The path of nvcc and its arguments: the first word where that names an nvcc, else this machine's nvcc."""
+    """The path of nvcc (the first word if it names an nvcc, else this machine's nvcc), and the arguments of nvcc."""
     if words and "nvcc" in os.path.basename(words[0]) and not words[0].startswith("-") and not words[0].endswith(".cu"):
         return words[0], list(words[1:])
     own = os.path.realpath(sys.argv[0])
@@ -84,7 +84,7 @@ def compiler_in(words: Sequence[str], environment: Mapping[str, str]) -> tuple[s
 
 
 def _store(environment: Mapping[str, str]) -> StoreLayout | None:
-    """The store that the settings name; ``None`` if caching is off, or if it is unusable, which is then printed."""
+    """The store that the settings name; ``None`` if caching is off, or if the store is unusable (prints why)."""
     try:
         settings = Settings.load(environment)
         return open_store(settings.directory(), trust=settings.trust_store) if settings.uses_directory else None
@@ -269,7 +269,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
-    """Runs a program to its end; returns its exit code, and its output by stream. Raises ``OSError`` if none starts.
+    """Runs a program to its end; returns its exit code and output by stream. Raises ``OSError`` if it cannot start.
 
     If a signal ended the program, this process ends itself by the same signal.
     """

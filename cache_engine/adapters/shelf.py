@@ -205,11 +205,11 @@ def shelf(dir: str | Path | None = None) -> Shelf | None:
 
 FOLDER_PREFIX = "gemm-cache-kernels-"
 LOCK = ".lock"
-"""The name of the lock file in each folder: locked while the folder's process lives, and empty until then. No framework
-uses this name.
+"""The name of each folder's lock file: empty until the folder's process locks it, then locked while that process lives.
+No framework uses this name.
 """
 GRACE_S = 600.0
-"""The age, in seconds, up to which a folder without a lock file, or with an empty one, is left alone.
+"""Seconds. A younger folder is not deleted, even if its lock file is missing or empty.
 
 Its process may be about to lock it.
 """

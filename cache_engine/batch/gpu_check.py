@@ -1,6 +1,6 @@
 """Checks a GPU at the first contact: families by canaries, products of CuPy's and PyTorch's arrays, memory, and speed.
 
-All of it together takes a minute at most: what is left then is not checked, or not measured, and says so.
+All of it together takes a minute at most. The rest is then reported as not checked, or not measured.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GpuSpeed(msgspec.Struct, frozen=True):
 
 
 def check_gpu(cache: Cache, until: float) -> Iterator[tuple[str, Verdict]]:
-    """Checks the current GPU: yields families, libraries whose arrays are multiplied, and ``memory pool``.
+    """Checks the current GPU: yields each family, each array library and ``memory pool``, with its verdict.
 
     Each family runs in a process of its own, all processes at the same time.
 

@@ -183,7 +183,7 @@ class Jobs:
     def _forget_old(self, keep: str) -> None:
         """Deletes the files of ended jobs: the oldest beyond ``MOST_KEPT``, and those older than ``KEPT_DAYS`` days.
 
-        Never deletes that of the job ``keep``.
+        Never deletes the file of the job ``keep``.
         """
         files = [path for path in self._files() if path.stem != keep]  # its clock may be behind the others'
         oldest = time.time() - KEPT_DAYS * 86_400

@@ -203,7 +203,7 @@ def warm(
 ) -> list[Warmed]:
     """Gets the kernels of all problems, and compiles those that are missing. A failure does not stop the others.
 
-    On a GPU, families that it must prove before they serve there are then proved (``cache.proving``).
+    On a GPU, families that need a proof before they serve there are then proved (``cache.proving``).
 
     Args:
         cache: the cache where the kernels are looked up and stored.
@@ -213,8 +213,8 @@ def warm(
         on_done: called in this thread after each problem.
         family: the kernel family; by default the best for each problem.
         compiler: the compiler; by default the one that the family needs.
-        load: load each kernel on the current GPU too, before the first launch needs it, and unload it; one that the
-            driver refuses has failed.
+        load: also load each kernel on the current GPU and unload it, before a launch needs it; a kernel that the
+            driver refuses counts as failed.
 
     Returns:
         One result per problem, in the order in which they were finished.

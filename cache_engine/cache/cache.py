@@ -75,7 +75,7 @@ class Cache:
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
-        """Uses an opened store, or none; then ``without_store`` is the reason."""
+        """Uses an opened store, or no store for the reason ``without_store``."""
         self.settings, self._without_store = settings, without_store
         self._store, self.has_store = store, store is not None
         history = (
@@ -186,9 +186,10 @@ class Cache:
     ) -> CompiledKernel | PendingKernel[CompiledKernel]:  # fmt: skip
         """As ``get_or_compile``, for a caller such as ``matmul`` that launches the kernel for exactly this problem.
 
-        So it may also return an ``exact`` kernel, which is wrong for any other m, if this store has measured that it is
-        faster. A new family serves only after test kernels of it have computed correct results on this GPU (setting
-        ``prove``). Until then, a kernel of a plain family is returned; its ``better`` is ready when the other serves.
+        So it may also return an ``exact`` kernel, which is wrong for any other m, if this store's timings show that
+        this kernel is faster. A new family serves only after test kernels of it have computed correct results on this
+        GPU (setting ``prove``). Until then, a kernel of a plain family is returned; its ``better`` is ready when the
+        new family serves.
 
         Args:
             wait_ms: as for ``get_or_compile``; but if no stored kernel can serve, the handle of the compile is
@@ -222,7 +223,7 @@ class Cache:
     def preload(self, keys: Iterable[str]) -> Preloaded:
         """Reads kernels into memory, up to ``memory_bytes``; not counted as hits.
 
-        A kernel only the remote has is also stored.
+        Also stores on disk kernels that only the remote has.
 
         Raises:
             UsageError: when a text is not a key.
@@ -246,8 +247,8 @@ class Cache:
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: ``arch`` if given, else the local GPU's, else the default target.
 
-        Fast math is also set, so that records say whether their kernels have it; ``None`` if neither the problem nor
-        the settings ask for it.
+        ``fast_math`` is also set, so that records say whether their kernels have it; it stays ``None`` if neither the
+        problem nor the settings ask for it.
         """
         by_default = FAST_MATH in self.settings.compiler_flags
         fast = by_default if problem.fast_math is None else problem.fast_math
@@ -418,7 +419,7 @@ class Cache:
     def stats(self) -> Statistics:
         """The state and history of the store, including unwritten counts of this process.
 
-        With only packs: this process's counts.
+        If only packs are used, this process's counts.
         """
         self._serving.settle()
         self.journal.flush()
@@ -544,7 +545,7 @@ def journal_of(store: DiskStore | None) -> Journal:
 def packs_of(settings: Settings, journal: Journal) -> tuple[list[Pack], list[str]]:
     """The packs of the settings that could be opened, and the reason for each that could not.
 
-    A reason is also logged as a warning, and the failure is counted. Opens none if caching is switched off.
+    A reason is also logged as a warning, and the failure is counted. Opens no pack if caching is switched off.
     """
     packs: list[Pack] = []
     refused: list[str] = []

@@ -148,7 +148,7 @@ class History(Locked):
         return timings.of_device(device.digest()) if isinstance(device, DeviceFingerprint) else []
 
     def _of_named(self, timings: Timings, name: str) -> list[Measurement]:
-        """The timings of the device with this name; if several have the name, of the one measured last."""
+        """The timings of the device with this name; if several have it, the timings of the device measured last."""
         wanted = name.lower()
         named = []
         for fingerprint in timings.fingerprints():
@@ -165,7 +165,7 @@ class History(Locked):
 
 
 def _rank(measurements: list[Measurement]) -> _Rankings:
-    """The configs that their latest timing verified, fastest first; by problem without m, then by m."""
+    """The configs with a verified latest timing, fastest first; grouped by problem without m, then by m."""
     latest: dict[tuple[_Kind, int, str, str, KernelConfig], Measurement] = {}
     for one in measurements:  # newest first
         latest.setdefault((_kind(one.problem, one.arch), one.problem.m, one.family, one.compiler, one.config), one)

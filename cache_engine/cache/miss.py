@@ -1,4 +1,4 @@
-"""A miss: it is logged with its cause, and a kernel is made, if asked for with a debug dump."""
+"""Handles a miss: logs it with its cause, and makes the kernel, with a debug dump if asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Operators: a kind of GEMM (types, layout, epilogue) to be called with many sizes. It works with the cache on or off.
 
-A switch (whether to compile, whether to cache, where) is taken from the operator; if not set there, from ``switches``,
-which are for all operators of the process; then from the environment, the settings file and the defaults.
+A switch (whether to compile, whether to cache, where to cache) is taken from the operator; if not set there, from
+``switches``, which are for all operators of the process; then from the environment, the settings file and the defaults.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ MOST_WAIT_MS = 3_600_000
 _MOST_KEPT = 8192
 
 INSTALLED = "installed"
-"""The origin of a key's toolchain if the toolchain is installed here; other keys name one of a pack or the store."""
+"""The origin of a key's toolchain if it is installed here; other keys name a toolchain of a pack or the store."""
 
 Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as for ``Selector.select``."""
@@ -252,7 +252,7 @@ class Selector:
             yield self._keyed(choice, stated)
 
     def _keyed(self, choice: _Choice, stated: Stated | None) -> Selection:
-        """The selection of a choice with the toolchain ``stated`` in its key; ``None``: the compiler installed here."""
+        """The selection of a choice with the toolchain ``stated`` in its key, else with the compiler installed here."""
         c = choice
         prefix = self._prefix(c.family, c.compiler, c.problem.arch or "", stated)
         source = INSTALLED if stated is None else stated.source
@@ -290,7 +290,7 @@ class Selector:
     def _modelled(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
-        """The choice by the arguments and the cost model, without measurements."""
+        """The choice that the arguments and the cost model give, without measurements."""
         named = _compiler_for(family, compiler).name
         chosen_compiler = self.compiler(named, problem.arch or "", problem.opt_level, problem.fast_math)
         factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
@@ -300,7 +300,7 @@ class Selector:
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
     ) -> _Choice | None:
-        """The choice by measurements in place of the cost model; ``None`` if there are too few measurements.
+        """The choice that measurements give, not the cost model; ``None`` if there are too few measurements.
 
         One timing alone does not decide: the timings of a size must include one of the default family whose config was
         not given by hand. Otherwise a bad config, if it were the only one timed, would always be used. Only timings

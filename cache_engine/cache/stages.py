@@ -18,7 +18,7 @@ VALIDATE, SELECT, LOAD, QUEUE, GENERATE, START_COMPILER, COMPILE, PUBLISH = (
 )
 
 OnStage = Callable[[str, float | None], None]
-"""A function called with a stage's name and ``None`` when the stage starts, and with its milliseconds when it ends."""
+"""A function called with a stage's name, and with ``None`` at the stage's start or its milliseconds at the end."""
 
 
 class StageClock:
@@ -30,7 +30,7 @@ class StageClock:
         self._on_stage = on_stage
 
     def __call__(self, stage: str) -> _Running:
-        """A context manager that times its body as the given stage; several times of one stage are added."""
+        """A context manager that times its body as the given stage; if a stage is repeated, its times are added."""
         return _Running(stage, self.ms, self._on_stage)
 
 

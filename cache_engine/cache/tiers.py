@@ -32,7 +32,7 @@ class Preloaded(msgspec.Struct, frozen=True):
         loaded: the keys that are now in memory, each with the tier that had its kernel: ``"memory"``, ``"pack"``,
             ``"disk"`` or ``"remote"``.
         missing: the keys that no tier has undamaged.
-        no_room: the keys whose kernels do not fit in memory after those before them.
+        no_room: the keys of kernels that do not fit in memory after the kernels before them.
         loaded_bytes: the bytes of compiled code of ``loaded``.
         needed_bytes: the value that ``memory_bytes`` needs so that all kernels fit.
         memory_bytes: the present limit of memory for kernels.

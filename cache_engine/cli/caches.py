@@ -102,9 +102,9 @@ def lookup_row(each: Lookup) -> dict[str, Any]:
 def caches_verb(ctx: click.Context, /, check: bool, as_json: bool) -> None:
     """Show the kernel caches of other frameworks.
 
-    Without a verb: how much each framework has in each directory, for which targets, by which versions. Reads only: no
-    framework is imported, nothing is run or changed. --check finds entries that the framework would ignore or fail on,
-    leftovers of killed processes, directories that other users may write to, and network file systems.
+    Without a verb, lists how much each framework has in each directory, for which targets, by which versions. Reads
+    only: no framework is imported, nothing is run or changed. --check finds entries that the framework would ignore or
+    fail on, leftovers of killed processes, directories that other users may write to, and network file systems.
     """
     if ctx.invoked_subcommand is not None:
         if as_json or check:

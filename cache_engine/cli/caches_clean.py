@@ -80,9 +80,9 @@ def clean_verb(
 ) -> None:
     """Delete entries of other frameworks' caches.
 
-    TEXT: words that name, id, target, version or config must contain. Lists what would be deleted; --yes deletes it so
-    that no process that uses the cache fails. The store's audit log has every deletion. Where an environment variable
-    names another directory, a framework's usual one is cleaned only with --in.
+    TEXT: words that an entry's name, id, target, version or config must contain. Lists what would be deleted; --yes
+    deletes it so that no process that uses the cache fails. The store's audit log has every deletion. Where an
+    environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
     from cache_engine.frameworks.cleanup import cleaning
     from cache_engine.frameworks.deletion import CleaningRules, choose, plan_cleaning, with_irs

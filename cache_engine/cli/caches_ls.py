@@ -86,8 +86,8 @@ def ls_verb(
 ) -> None:  # fmt: skip
     """List kernels of other frameworks, newest first.
 
-    TEXT: words that name, id, target, version or config must contain. Prints 50 entries (see --limit) and the number of
-    all.
+    TEXT: words that an entry's name, id, target, version or config must contain. Prints 50 entries (see --limit) and
+    the number of all.
 
     With --part tuning, lists results of tuning instead: what Triton, Inductor, Helion and FlashInfer chose for each
     key, and its time if their files have it. With --trace, lists the graphs that a run of torch.compile looked for.

@@ -81,8 +81,8 @@ def show_verb(
     compared too: the entries that only one has, with the inputs that differ, and the entries with the same key but
     other bytes.
 
-    With --trace, shows what the key of a graph that a program looked for differs in from that of the nearest graph, of
-    the same trace or in Inductor's caches; or from that of the second ID.
+    With --trace, takes the key of a graph that a program looked for, and shows how it differs from the nearest key in
+    the same trace or in Inductor's caches, or from the key of the second ID.
     """
     sources, places = caches.known_places(settings)
     if trace is not None:

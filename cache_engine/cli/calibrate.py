@@ -61,8 +61,8 @@ def calibrate_verb(
 
     FILE is a CSV file, gzipped or not, with the columns arch (unless --chip is given), M, N, K and latency_us; without
     it, the timings of this store. Five factors are fitted: launch, compute, memory, steps along k, and epilogue. The
-    error after is by cross-validation: each (N, K) is predicted without its own measurements. The saved file is a chip
-    for evaluate and calibrate --check all, whose results name the calibration.
+    error "after" comes from cross-validation: each (N, K) is predicted without its own measurements. Name the saved
+    file as --chip of evaluate and of calibrate --check all; their results name the calibration.
 
     With --check FILE has the column dtype too, unless all are bf16, and the roofline model is compared as well.
     """

@@ -79,7 +79,7 @@ def compile_verb(
     processes. M, N and K are at most 2^24, the batch is at most 65,535, and no operand has more than 2^40 elements over
     the whole batch.
 
-    With --wait, the kernel that serves is printed at once; the verb ends when the one that was asked for is stored.
+    With --wait, may print another kernel that serves meanwhile; ends when the kernel that was asked for is stored.
     """
     if wait is not None and (force or debug_dump):
         raise UsageError("--wait and --force or --output exclude each other: what is compiled again is waited for")
@@ -106,7 +106,7 @@ def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
 def get_kernel(
     cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
 ) -> tuple[CompiledKernel, results.Explained | None]:
-    """The kernel that was asked for, compiled on a miss; and, for a job, why it was missed, ``None`` after a hit."""
+    """The requested kernel, compiled on a miss; and, for a job, the reason of the miss (``None`` after a hit)."""
     if reporter is None or again:
         on_stage = reporter.stage if reporter else None
         return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), on_stage=on_stage, **again), None

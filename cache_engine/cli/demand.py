@@ -86,10 +86,10 @@ def demand_verb(
     half-life, a week. Times are those measured in this store, else predicted by the GPU model for a library's kernel.
     --by kernel means the kernel that serves today. Models may share shapes, so their shares overlap.
 
-    With --promote: kernels that are asked for and were evicted, that another compiler made, that another kernel serves
-    in place of, or that were measured to be faster. One is compiled if the time that it saves over the horizon is worth
-    its price. When a model's shapes are asked for in part, the others are likely too. What was compiled so and saves
-    less than half of its price by now is demoted: cleaning evicts it first.
+    With --promote, compiles requested kernels that were evicted, that another compiler made, that another kernel stands
+    in for, or that were measured to be faster, if the time that they save over the horizon is worth their price. If
+    half of a model's shapes are requested, the others count as likely too. A kernel compiled in this way is demoted
+    when it is expected to save less than half of its price: cleaning evicts it first.
     """
     only_with("--promote", promote, ("horizon", "budget", "every", "dry_run"))
     only_with("", not promote, ("by", "since"), instead="--promote")

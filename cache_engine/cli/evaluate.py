@@ -116,10 +116,10 @@ def evaluate_verb(settings: Settings, /, m: str | None, n: int | None, k: int | 
     """Predict the latency of a GEMM or of a whole model.
 
     M N K, on an accelerator: also finds the best tile, loop order and partition. The GEMM is C (M×N) = A (M×K) · B
-    (K×N). Results of accelerators are stored; predictions for GPUs take no longer than a lookup and are not.
+    (K×N). Results of accelerators are stored; predictions for GPUs are not, as they take no longer than a lookup.
 
     MODEL is a model of the catalogue, a CSV file with its shapes, or the config.json that a model of a known family is
-    published with. Prints each operation, and the totals of a layer and of a pass, on one chip of those that share the
+    published with. Prints each operation, and the totals of a layer and of a pass, on one of the chips that share the
     model.
     """
     from cache_engine.evaluator.cost import SearchMode

@@ -140,9 +140,10 @@ def compile_verb(
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
-    The kernels are those that warm with the same arguments compiles, the most requested ones first. Workers have no GPU
-    and time nothing: with --top they compile what tune would time for the first m of each kernel. Ctrl-C withdraws the
-    kernels that no worker has begun; the same command resumes. Afterwards, remote pull or a lookup fetches the kernels.
+    The kernels are those that the verb warm compiles with the same arguments, the most requested first. Workers have no
+    GPU and time nothing: with --top they compile what tune would time for the first m of each kernel. Ctrl-C withdraws
+    the kernels that no worker has begun; the same command resumes. Afterwards, remote pull or a lookup fetches the
+    kernels.
     """
     from cache_engine.team.progress import Following
     from cache_engine.team.submission import Submission

@@ -77,8 +77,8 @@ def log_verb(
 ) -> None:  # fmt: skip
     """Print decisions, actions (--audit) and dashboard jobs (--jobs).
 
-    Every miss with its cause, every choice of a config with its runner-up, and what was evicted, refused, quarantined
-    or pinned; the oldest of the latest first. Processes write decisions in batches, every 5 s. The log holds
+    Prints misses with their causes, choices of a config with the runner-up, and what was evicted, refused, quarantined
+    or pinned: the latest decisions, the oldest first. Processes write decisions in batches, every 5 s. The log holds
     about the last 20,000 decisions.
 
     --audit prints actions on the whole store, newest first: by whom, when, and how much. Deletions from remotes and

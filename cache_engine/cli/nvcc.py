@@ -34,7 +34,7 @@ def nvcc_verb(settings: Settings, /, words: tuple[str, ...], dry_run: bool, as_j
     """Run a command of nvcc, or serve its stored result.
 
     gemm-cache-nvcc does the same and starts faster: name it where a framework takes an nvcc. A command with options
-    that are not understood runs as without us; stats counts those, by reason.
+    that are not understood runs as without us; stats counts such commands by reason.
     """
     if not dry_run:
         if as_json:

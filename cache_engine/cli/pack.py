@@ -116,13 +116,14 @@ def export_verb(
 
     Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first. Kernels that other
     frameworks keep in the store are packed too, but serve only after pack import; compiled CPU code is left out, unless
-    it is signed and the setting host_code is on. With --for, the pack has only the kernels of a model: those that warm
-    with the same arguments compiles. With --sign, stores that trust the key (setting trusted_signers) know who made the
-    kernels. A pack also tells, as a hint, which kernel families were proved on GPUs of this store.
+    it is signed and the setting host_code is on. With --for, the pack has only the kernels of a model: those that the
+    verb warm compiles with the same arguments. With --sign, stores that trust the key (setting trusted_signers) know
+    who made the kernels. A pack also names kernel families that this store's GPUs proved; the same GPUs elsewhere prove
+    them faster.
 
     With --format oci, the pack can be pushed to a container registry; pack import reads it back. With --format
-    flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name no kernel's
-    code, so the store, or packs, must be where they run. With --name, writes no pack, but the file for
+    flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions contain no
+    kernel's code, so they need the store, or packs, where they run. With --name, writes no pack, but the file for
     torch.compiler.load_cache_artifacts, if the setting host_code is on and a trusted signer signed it.
     """
     if name is not None:
@@ -195,7 +196,7 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, name: str | No
     in the store stay as they are. A kernel is a program for your GPU: import packs and caches only from people whose
     programs you would run. From a directory that is Triton's own cache, only finished kernels are imported: no host
     libraries and no tuning results. With --name, FILE is what torch.compiler.save_cache_artifacts returned: it is
-    signed with the setting signing_key, travels in packs and remotes as host code does, and pack export --name writes
+    signed with the setting signing_key, packs and remotes treat it as host code, and pack export --name writes
     it again.
     """
     if name is not None:

@@ -36,11 +36,11 @@ def pin_verb(
 ) -> None:  # fmt: skip
     """Protect kernels from eviction.
 
-    No limit, age or clean --all evicts a pinned kernel; clean --pinned does. A pin belongs to a key: it outlives a
-    damaged or deleted kernel, until pin --remove. Without KEY, lists the pinned keys.
+    No limit, age or clean --all evicts a pinned kernel; clean --pinned does. A pin belongs to a key: it stays when
+    the kernel is damaged or deleted, until pin --remove. Without KEY, lists the pinned keys.
 
-    --note and --tag pin nothing: they change the note and the tags of kernels, which show and the dashboard show and
-    ls tag=NAME and note=*TEXT* find. No cleaning deletes them.
+    --note and --tag pin nothing: they change the note and tags of kernels. The verb show and the dashboard print
+    both; ls tag=NAME and ls note=*TEXT* search them. No cleaning deletes them.
     """
     if everything and not remove:
         raise UsageError("--all goes with --remove; give the keys of the kernels to pin")

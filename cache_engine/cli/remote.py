@@ -243,7 +243,7 @@ def verify_verb(
     """Check the kernels of a remote as a lookup would.
 
     Also compares them with this store's kernels of the same keys. --rebuild compiles kernels again, which checks the
-    signers' work: those of another toolchain cannot be compiled here, and are counted as left out.
+    signers' work. Kernels of another toolchain cannot be compiled here, and are counted as left out.
     """
     from cache_engine.cache.remote import verification
 
@@ -287,8 +287,8 @@ def clean_verb(
 ) -> None:
     """Delete old kernels from a remote.
 
-    Lists them; --yes deletes them. Ages are by the remote's clock. To read it, a small object is written and deleted,
-    also without --yes. A deleted kernel is compiled again when it is needed. Redis keeps no ages; let it evict
+    Lists them; --yes deletes them. Ages are by the remote's clock. To read that clock, a small object is written and
+    deleted, also without --yes. A deleted kernel is compiled again when it is needed. Redis keeps no ages; let it evict
     (maxmemory-policy allkeys-lru). The audit log of the store in use records every deletion. Without a store, a line
     says that nothing records it.
     """
@@ -348,7 +348,7 @@ class _Verified:
 
     Attributes:
         checked: the number of kernels that were checked.
-        code_bytes: the size of the compiled code of those that are sound.
+        code_bytes: the size of the compiled code of the sound kernels.
         refused: kernels that may not be served, each with the reason.
         rebuilt: the number of kernels compiled again to the same bytes.
         not_rebuilt: the number of kernels that could not be compiled here.

@@ -81,14 +81,14 @@ def run_verb(
     """Run a command and report the kernels that its frameworks compile.
 
     Sets the cache directory of Triton, Inductor, vLLM, JAX, FlashInfer, DeepGEMM, cuTile, tilelang, CuPy, the CUDA
-    driver and PyTorch's extensions to a folder below --root, unless its environment variable is already set, and has
-    those that call nvcc call gemm-cache-nvcc. At the same path on the next machine or in the next pod, the kernels are
-    found again. While the command runs, the caches are read every second; nothing is hooked into it. At the end and on
-    SIGUSR1, a report goes to standard error: kernels found, compiled before and after the command was ready, the
+    driver and PyTorch's extensions to a folder below --root, unless its environment variable is already set, and makes
+    frameworks that call nvcc call gemm-cache-nvcc. At the same path on the next machine or in the next pod, the kernels
+    are found again. While the command runs, the caches are read every second; nothing is hooked into it. At the end and
+    on SIGUSR1, a report goes to standard error: kernels found, compiled before and after the command was ready, the
     slowest, and what cannot be watched.
 
-    Signals are passed on to the command. --restore asks the setting remote for what the store lacks. Whatever cannot be
-    restored or saved is named, and the command runs all the same.
+    Signals are passed on to the command. --restore asks the setting remote for what the store lacks. The verb prints
+    what cannot be restored or saved, and the command runs all the same.
     """
     from cache_engine.frameworks.snapshots import JAX_CACHES, check_name
     from cache_engine.frameworks.supervisor import CannotStart, Supervisor

@@ -95,8 +95,8 @@ def show_verb(
     components that its key is hashed from. Of a kernel that another framework keeps in this store, shows what is known,
     and its parts. Of two kernels, compares keys, configs, resources, occupancy and instructions.
 
-    A report holds all it shows: figures, tables, code and the command that makes it again. It has no script and loads
-    nothing, so it opens anywhere, also offline, and prints.
+    A report (--output) holds all it shows: figures, tables, code and its own command. It has no script and loads
+    nothing, so it opens anywhere, also offline, and can be printed.
     """
     report = file if part is None else None
     _check_options(keys, part, file, report, force=force, as_json=as_json)

@@ -46,11 +46,11 @@ def sql_verb(settings: Settings, /, query: str | None, form: str, limit: int, as
     """Ask the index with SQL; without QUERY, list its tables.
 
     The index is a copy in DuckDB of what the store's files say: kernels, their use, events, timings, demand, and
-    entries of other frameworks' caches. A query can only read it. It opens no file and no network, and ends after 20 s
-    or with 0.8 GB of memory. SELECT, WITH, FROM, DESCRIBE, SHOW, SUMMARIZE and EXPLAIN are queries.
+    entries of other frameworks' caches. A query can only read the index: it opens no file and no network, and ends
+    after 20 s or with 0.8 GB of memory. SELECT, WITH, FROM, DESCRIBE, SHOW, SUMMARIZE and EXPLAIN are queries.
 
     On a terminal, a long text is cut off at 60 characters; CSV and JSON have up to 2,000. ls prints kernels without
-    SQL. The dashboard has the same under Kernels, in SQL, with examples.
+    SQL. The dashboard's page Kernels has a view SQL, with examples.
     """
     if form == "csv" and as_json:
         raise UsageError("--json and --format csv exclude each other; choose one")

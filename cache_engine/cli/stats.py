@@ -80,10 +80,11 @@ def stats_verb(
     lookups that no tier before it served.
 
     Over time, there is a row for each hour or day in which something happened, the earliest first. Hours are known for
-    eight days, days for 400; longer ago, sums of 28 days. The times are those of this machine; days are counted in UTC.
+    eight days, days for 400 days; older events are in sums of 28 days. The times are those of this machine; days are
+    counted in UTC.
 
-    By toolchain, it says for each whether its kernels can be hit here, and if they never can, what has changed. clean
-    --state stale deletes those; timings --from A --to B compares two.
+    By toolchain, it says whether a toolchain's kernels can be hit here and, if they never can, what has changed. clean
+    --state stale deletes such kernels; timings --from A --to B compares two.
     """
     is_over_time = by in ("time", *_STEPS)
     if since and not is_over_time:

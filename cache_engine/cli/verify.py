@@ -70,7 +70,7 @@ def verify_verb(
 
     Reads records, compiled code, the journal, timings and results, and verifies their checksums.
 
-    --quarantined lists what is there: when and why it was moved, and whether it is valid now.
+    --quarantined lists the items in quarantine: when and why each was moved, and whether it is valid now.
     """
     if act is None and names:
         raise UsageError("verify checks the whole store; NAME goes with --restore and --delete")

@@ -85,8 +85,8 @@ def warm_verb(
 
     If the model's name is unknown, the known ones are listed. A file may also have the columns batch, m and epilogue.
     Afterwards every m of --m is a hit; with --specialise dynamic, a few kernels serve any m while others are compiled.
-    After Ctrl-C, the same command resumes. On a GPU of the target, families that it has not proved yet are then proved
-    and timed there (setting prove).
+    After Ctrl-C, the same command resumes. On a GPU of the target, families that this GPU has not proved yet are then
+    proved and timed on it (setting prove).
 
     With --sample, the kernels are of public models. Afterwards each is requested again, as another process would, and
     comes from disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand

@@ -46,7 +46,7 @@ Known = dict[bytes, bytes]
 
 
 def identities(paths: Iterable[Path]) -> tuple[Identity, ...]:
-    """The identities of files; a change of a file shows without reading it.
+    """The identities of files, by which a change is found without reading a file.
 
     Raises:
         CompilerMissing: when a file no longer exists.

@@ -1,4 +1,4 @@
-"""Disassembles machine code, counts its instructions, and removes differences of lines that have no meaning.
+"""Disassembles machine code, counts its instructions, and removes meaningless differences between lines.
 
 The input is the output of nvdisasm or cuobjdump, one instruction per line::
 
@@ -138,7 +138,7 @@ def sass(cubin: bytes) -> str:
 
 
 def linked_sass(cubin: bytes) -> str:
-    """The disassembled machine code, with lines before it that name its lines of source and PTX, if the CUBIN has them.
+    """The disassembled machine code; lines before an instruction name its source and PTX lines, if the CUBIN has them.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.

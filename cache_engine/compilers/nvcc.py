@@ -31,7 +31,7 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """The installed NVCC: its programs, its fingerprint, and a check that its files have not changed since."""
+    """The installed NVCC: its programs, its fingerprint, and a check that its files still have that fingerprint."""
 
     nvcc: Path
     host: Path
@@ -41,7 +41,7 @@ class _Installation:
     headers: frozenset[Path]
 
     def check_unchanged(self, preprocessed: str) -> None:
-        """Refuses to compile if files were replaced or added since, such as by an upgrade while this process runs.
+        """Refuses to compile if files were replaced or added after fingerprinting, as by an upgrade in the meantime.
 
         Args:
             preprocessed: the preprocessed source of this compile; it names all headers that were read, so it shows a

@@ -44,7 +44,7 @@ _WRONG_OPTION = 5  # NVRTC_ERROR_INVALID_OPTION, of nvrtc.h
 
 
 class _Installation(msgspec.Struct, frozen=True):
-    """The installed NVRTC: its files, its fingerprint, and a check that its files have not changed since."""
+    """The installed NVRTC: its files, its fingerprint, and a check that its files still have that fingerprint."""
 
     library: Path
     builtins: Path
@@ -83,7 +83,7 @@ class _Installation(msgspec.Struct, frozen=True):
         return library
 
     def check_unchanged(self) -> None:
-        """Refuses to compile if files or environment variables have changed since.
+        """Refuses to compile if files or environment variables have changed since fingerprinting.
 
         Raises:
             CompilerMissing: when one has changed, because the key would name another compiler.

@@ -53,7 +53,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class _Installation:
-    """The installed Triton: its files, its fingerprint, and a check that its files have not changed since."""
+    """The installed Triton: its files, its fingerprint, and a check that its files still have that fingerprint."""
 
     packages: Path
     fingerprint: ToolchainFingerprint
@@ -61,7 +61,7 @@ class _Installation:
     files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses to compile if files were replaced or added since, such as by an upgrade while this process runs.
+        """Refuses to compile if files were replaced or added after fingerprinting, as by an upgrade in the meantime.
 
         Raises:
             CompilerMissing: when files changed, because the kernel would be stored under the key of another compiler.

@@ -118,7 +118,7 @@ def timings_of(timings: Iterable[Measurement], gpu: Gpu | None) -> tuple[Measure
         gpu: the GPU of the timings; by default the known GPU with the name of the device that has the most timings.
 
     Raises:
-        UsageError: when there are no timings, or when no GPU is given and none of that name is known.
+        UsageError: when there are no timings, or when no GPU is given and the device is no known GPU.
     """
     found: dict[str, dict[tuple[int, int, int], float]] = {}
     for one in timings:

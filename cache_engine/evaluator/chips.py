@@ -240,7 +240,7 @@ def gpus_running(target: str) -> list[Gpu]:
 
 
 def gpus_of(target: str) -> list[Gpu]:
-    """The GPUs of a target itself; where the model has none of them, all that run its code."""
+    """The known GPUs of a target itself; if there are none, all known GPUs that run its code."""
     running = gpus_running(target)
     return [gpu for gpu in running if TARGETS[gpu.name] == target.rstrip("af")] or running
 

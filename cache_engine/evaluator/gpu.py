@@ -5,15 +5,15 @@ For each choice of thread-block tile and split of k that libraries offer, the mo
 - the launch, and for a split the further kernel and the traffic of adding up;
 - waves of tiles over the SMs, between whole ones and evenly spread, each with an epilogue that grows with the tile, and
   steps along k that take some cycles however small the tile is;
-- multiplying, DRAM and L2, each at a fitted share of the GPU's rate, and of these mostly the slowest: a norm. Weights
-  of which five fit into a part of the L2 come from there; multiplying for long lowers the clock;
+- multiplying, DRAM and L2, each at a fitted share of the GPU's rate: a norm, in which the slowest counts most. Weights
+  come from the L2 if five copies fit into a part of it; multiplying for long lowers the clock;
 
-and takes the fastest. Roofline, its baseline, knows only the datasheet's peak and bandwidth.
+and takes the fastest choice. Roofline, the baseline, knows only the datasheet's peak and bandwidth.
 
-Parameters hold for every GPU, because each is a share of, or a number of cycles of, what the datasheet says: L2 and
+Parameters hold for every GPU, because each is a share of a datasheet value, or per clock cycle: the rates of L2 and
 epilogue grow with the tensor cores' rate per SM and cycle. GPUs whose tensor cores read shared memory on their own have
-their own number for two of them. A measured GPU has its own set, any other the one fitted on all of them, in
-``gpu_parameters.json``, which ``benchmarks.fit_gpu`` makes; docs/decisions/0015-gpu-model-by-datasheet.md has the
+other values for two parameters. A measured GPU has its own set; any other GPU has the set fitted on all measured GPUs.
+``benchmarks.fit_gpu`` writes the sets to ``gpu_parameters.json``; docs/decisions/0015-gpu-model-by-datasheet.md has the
 reasons.
 """
 
@@ -47,7 +47,7 @@ ALL = "all"
 DTYPES = ("bf16", "fp16")
 """The types of A and B whose times were measured."""
 RATED = (*DTYPES, "fp8", "int8")
-"""The types that can be predicted; those not measured, by their rate in the datasheet."""
+"""The types that can be predicted; unmeasured types are predicted from their rate in the datasheet."""
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
 """Ranges of m. Each has its own interval of predictions, and its own errors in a validation."""
@@ -409,7 +409,7 @@ def parameters_of(gpu: Gpu) -> tuple[str, GpuParameters]:
 def spread_of(gpu: Gpu, m: float, dtype: str = "bf16") -> tuple[float, float]:
     """The ratios measured / predicted on this GPU between which two in three measurements lie.
 
-    For a GPU or type without measurements: the ratios of GPUs that were predicted from the others.
+    For a GPU or type without measurements: the ratios found when each GPU was predicted from the others.
     """
     if gpu.calibration is not None:
         return gpu.calibration.low, gpu.calibration.high

@@ -260,7 +260,7 @@ def predict_work(work: Work, gpu: Gpu) -> Prediction:
 
 
 def _dealt(lengths: Sequence[float], counts: Sequence[int], sets: int) -> list[list[int]]:
-    """For each set of cores, the number of products that it gets of each kind; ``lengths`` has a product's time."""
+    """The number of products of each kind for each set of cores; ``lengths`` has a product's time for each kind."""
     dealt = [[0] * len(counts) for _ in range(sets)]
     free = [(0.0, number) for number in range(sets)]
     heapify(free)

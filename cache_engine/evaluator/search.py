@@ -2,11 +2,11 @@
 
 Nothing is sampled, and only candidates that cannot come first are left out. Three properties make the search fast:
 
-- A tile that is no larger in any dimension than an earlier tile cannot be the first tile with the least traffic. So
-  such tiles need not be dropped by comparing tiles: the result is the same with them.
-- With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm it
-  does not depend on the tile's m, nor with mkn on its n, so the best is the smallest, which leaves most room for k.
-  Each order takes one pass over one dimension. Which n fits next to which m depends only on the chip and is cached.
+- A tile that is at most as large as an earlier tile in every dimension is never the first with the least traffic. So
+  the search need not find and drop such tiles: the result is the same with them.
+- With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm,
+  traffic does not depend on the tile's m; with mkn, not on its n. The smallest is then best, as it leaves most room for
+  k. Each order takes one pass over one dimension. Which n fits next to which m depends only on the chip and is cached.
 - Each partition has a lower bound: its exact computing time, with the traffic that SRAM of that size needs at least.
   Partitions are looked at from the lowest bound on, until none can beat the best.
 """
@@ -80,12 +80,13 @@ def evaluate(
 def fastest(
     bounds: NDArray[np.float64], latency_of: Callable[[int], float], may_go_on: Callable[[], bool], what: str
 ) -> tuple[int, int]:
-    """The partition with the least latency, of equals the first, and the number of partitions that were evaluated.
+    """The partition with the least latency (the first among equals), and the number of partitions that were evaluated.
 
     Args:
         bounds: a lower bound of each partition's latency; partitions above the least latency are not evaluated.
         latency_of: evaluates a partition, by its number.
-        may_go_on, what: as for ``evaluate``, and the name of the search if it is stopped.
+        may_go_on: as for ``evaluate``.
+        what: the name of the search, for the error if it is stopped.
 
     Raises:
         SearchStopped: when ``may_go_on`` returns false.

@@ -84,7 +84,7 @@ class CacheReader(Protocol):
         """
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """The bytes of one part of an entry; if the framework wraps a binary in a file of its own, only the binary."""
+        """The bytes of one part of an entry; if the framework's file wraps a binary, the bytes of the binary alone."""
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
         """The inputs that decided an entry's key; a failure if the cache does not state them."""
@@ -101,4 +101,4 @@ class Thinning(Protocol):
     """A reader for a framework that can use an entry without its IRs."""
 
     def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """A plan to delete only the IRs of entries, which the framework still uses; a failure as of ``plan_delete``."""
+        """A plan to delete the IRs of entries and keep the entries usable; a failure if no safe way is known."""

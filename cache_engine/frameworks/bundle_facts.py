@@ -63,7 +63,7 @@ def describe(group: Group) -> Entry:
 
 
 def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
-    """For a result of nvcc's launcher: its command, the number of its includes, and its source.
+    """The command, source and number of includes of a result of nvcc's launcher.
 
     Empty for other kernels.
     """

@@ -1,7 +1,7 @@
 """Checks other frameworks' kernels that come from a pack or from Triton's own cache.
 
 A row of a pack has two parts. For a kernel of ours, they are its record and its blob. For another framework's kernel,
-they are a record file of another format version, which programs that do not know bundles skip, and the bundle. The
+they are a record file of another format version, and the bundle; programs that do not know bundles skip the row. The
 record file names the bundle's digest, so that a signature of the record covers both.
 
 Triton's directory is read without following links or running anything. A folder must have the name of Triton's key, and
@@ -44,14 +44,14 @@ _OF_GPUS = (190, 224)  # the machines of an ELF image: CUDA, and AMD's GPUs
 _OF_HOST = (".so", ".autotune.json")
 _PROGRAMS = ("cupy", "cuda_core")
 HELION, CONFIG = "helion", "best_config.json"
-"""The framework of results of Helion's tuning, and the file of each."""
+"""The framework name of Helion's tuning results, and the file name of each result."""
 _OBJECT = ".o"
 _HOW_HOST_CODE_TRAVELS = "it travels only signed by a trusted key, where the setting host_code is on (docs/launcher.md)"
 _CONTROLS = {*range(32), 127} - {9, 10, 13}  # what a terminal would obey
 
 
 class _Described(msgspec.Struct):
-    """The row of a bundle: its key, its framework, and the SHA-256 and the size in bytes of its file."""
+    """A bundle's record file: the bundle's key and framework, and the SHA-256 and the size in bytes of its file."""
 
     group: str
     framework: str
@@ -64,7 +64,7 @@ _decode = msgspec.json.Decoder(_Described).decode
 
 
 def is_group(record_data: bytes) -> bool:
-    """Whether a row of a pack with this record is that of a bundle."""
+    """Whether a row of a pack with this record holds a bundle."""
     return format_of(record_data) == FORMAT
 
 
@@ -200,7 +200,7 @@ class NotTaken:
 
 
 def triton_kernels(directory: Path) -> Iterator[Group | NotTaken]:
-    """Yields the kernels of Triton's own cache, checked, and other files with the reason to skip them.
+    """Yields the checked kernels of Triton's own cache; for any other file or folder, the reason to skip it.
 
     Raises:
         OSError: when the directory cannot be read.

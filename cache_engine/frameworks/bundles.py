@@ -27,7 +27,7 @@ from cache_engine.store.publish import publish_file
 
 _FORMAT = 1
 MAX_BYTES = 64 * 1024**2
-"""The most bytes of a bundle, also unpacked: hundreds of times the largest seen. A forged file allocates no more."""
+"""The most bytes of a bundle, packed or not: hundreds of times the largest seen. A forged file allocates no more."""
 _HEADER = struct.Struct("<8sH32s32s")
 """The header of a bundle: magic, format version, key, and SHA-256 of all bytes after the header."""
 _MAGIC = b"GEMMGRUP"
@@ -88,7 +88,7 @@ def group_key(framework: str, name: str, index: str) -> CacheKey:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is that of a file in a folder, without a path that leads elsewhere."""
+    """Whether a name is a plain file name, without a path that leads to another folder."""
     is_short = 0 < len(os.fsencode(name)) <= _LONGEST_NAME
     return is_short and name not in (".", "..") and "/" not in name and "\0" not in name
 
@@ -108,7 +108,7 @@ class StoredGroup:
 
     @property
     def group(self) -> Group:
-        """The unpacked bundle; raises ``CorruptEntry`` if the bytes are not a bundle, or that of another key."""
+        """The unpacked bundle; raises ``CorruptEntry`` if the bytes are no bundle, or a bundle of another key."""
         if self._group is None:
             self._group = _unpacked(self.key, self.packed)
         return self._group
@@ -147,7 +147,7 @@ def is_unknown_group(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def group_keys(layout: StoreLayout, start: str = "") -> Iterator[CacheKey]:
-    """The keys of all bundles that begin with ``start``, sorted. Reads no bundle."""
+    """All bundle keys that begin with ``start``, sorted. Reads no bundle."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(layout.groups)):
             if name.startswith(start) and is_key(name):

@@ -78,7 +78,7 @@ class DirectoriesCompared:
 
     @property
     def causes(self) -> list[tuple[Difference, int]]:
-        """The inputs that differ, each with the number of the first directory's entries; the most frequent first.
+        """The inputs that differ, the most frequent first, each with the number of entries for which it differs.
 
         One difference of each input is returned as an example.
         """
@@ -196,7 +196,7 @@ def nearest(
 ) -> tuple[_T, tuple[Difference, ...]] | None:
     """The candidate whose inputs differ the least, and the differences; ``None`` if no candidate's are known.
 
-    For torch.compile, another graph is farther than the same graph with any other config.
+    For torch.compile, an entry with the same graph is always nearer than any other entry.
     """
     found = [(each, differences(known, stated)) for each, stated in candidates if isinstance(stated, KeyFactors)]
     return min(found, key=lambda each: (any(one.group == "graph" for one in each[1]), len(each[1])), default=None)

@@ -43,7 +43,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """The rules of a cleaning, which deletes those of the selected entries to which any rule applies.
+    """The rules of a cleaning. It deletes each selected entry to which at least one rule applies.
 
     Without a rule, it deletes all selected entries. A filter selects the entries before the rules are applied.
 
@@ -210,8 +210,8 @@ def delete(
     """Carries out a plan.
 
     Args:
-        into: receives the result, also if the deletion is interrupted. Its framework then does not find an entry that
-            was not deleted yet, and compiles the kernel again.
+        into: receives the result, even if the deletion is interrupted. Then entries may be hidden but not deleted:
+            the framework does not find them, and compiles their kernels again.
         on_progress: called with the number of entries processed.
 
     Raises:
@@ -263,7 +263,7 @@ def _hide(root: Folder, deletion: Deletion, *, makes_room: bool) -> _State:
         makes_room: on a full disk, delete the old index before writing the new one.
 
     Raises:
-        FileNotFoundError: when another process has deleted the entry, because it unlinked the first file before.
+        FileNotFoundError: when another process unlinked the first file before, and so deletes the entry.
     """
     is_ours = [_unlink(root, file) for file in map(name_of, deletion.first)]
     if not deletion.folder:
@@ -512,7 +512,7 @@ def is_quiet(folder: Folder, file: str) -> bool:
 
 
 def _tried(act: Callable[[], _T]) -> _T:
-    """Calls ``act``, again and again while another process has the lock; raises ``sqlite3.Error``."""
+    """Calls ``act``, and repeats the call while another process has the lock; raises ``sqlite3.Error``."""
     import sqlite3
 
     for _ in range(_TRIES - 1):

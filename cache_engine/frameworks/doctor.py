@@ -46,7 +46,7 @@ CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One problem of a cache. ``id`` is that of the entry; empty for a problem of the whole cache."""
+    """One problem of a cache. ``id`` names the entry; it is empty for a problem of the whole cache."""
 
     place: Place
     id: str

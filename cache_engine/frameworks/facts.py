@@ -75,7 +75,7 @@ _NOT_IN_IMAGE = {
     "shared_bytes": "it has no code",
     "digest": "",
 }
-"""For each fact that is read from a CUBIN, the reason that is given where a CUBIN does not have it."""
+"""For each fact that is read from a CUBIN, the reason to give if the CUBIN does not state it."""
 
 
 def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:

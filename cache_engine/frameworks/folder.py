@@ -137,7 +137,7 @@ class Folder:
         return Listing(dict(sorted(files)), dict(sorted(folders)))
 
     def stat(self, name: str) -> os.stat_result:
-        """The status of a file in this folder; of a link, the link's own. Raises ``OSError``."""
+        """The status of a file in this folder; for a link, the link's own status. Raises ``OSError``."""
         _check_part(name)
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
@@ -148,7 +148,7 @@ class Folder:
         return os.stat(f"{folder}/{name}", dir_fd=self._descriptor, follow_symlinks=False)
 
     def check_file(self, name: str) -> None:
-        """Checks that a name is that of a regular file, as ``read`` does; raises ``Unread`` or ``OSError``."""
+        """Checks, as ``read`` does, that a name belongs to a regular file; raises ``Unread`` or ``OSError``."""
         if not stat.S_ISREG(self.stat(name).st_mode):
             raise Unread(Fault.NOT_A_FILE, "it is not a regular file")
 

@@ -60,7 +60,7 @@ def _of_triton(entries: Sequence[Entry], environment: Mapping[str, str]) -> Iter
 
 
 def _of_vllm(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
-    """The environment variables that are inputs of vLLM's keys and have other values here."""
+    """Yields a text for each environment variable in vLLM's keys that has another value here."""
     home = environment.get("HOME") or os.path.expanduser("~")
     differ: dict[str, tuple[str, str]] = {}
     for graph in image.manifest.get("vllm", ()):

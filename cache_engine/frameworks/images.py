@@ -7,8 +7,8 @@ KServe mounts such images.
     config       labels: the targets, the size, for vLLM where to mount it
     one layer    io.triton.cache/KEY/FILE, or io.vllm.cache/torch_compile_cache/HASH/…; and io.….manifest/manifest.json
 
-Triton names files by absolute paths in its group files, so a cache that is mounted at another path than it was made
-at is never hit. Therefore the group files in an image name paths below the mount.
+Triton names files by absolute paths in its group files, so a cache is hit only at the path where it was made. Therefore
+the group files in an image name paths below the mount.
 
 Source: ``redhat-et/GKM``, mcv/pkg/cache, commit f0e65de.
 """
@@ -285,7 +285,7 @@ def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
 
 
 def _note_artifact(name: str, image: Image) -> None:
-    """Adds a compiled part of a graph to the count in the graph's row of the manifest, the files of a folder once."""
+    """Counts a compiled part of a graph in the graph's row of the manifest; all files of one folder count once."""
     parts = name.split("/")
     row = _graph(name, image)
     if row is None or len(parts) < 5:

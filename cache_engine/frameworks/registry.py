@@ -118,7 +118,7 @@ PACKAGES = {
     "flashinfer": ("flashinfer-python",),
     "inductor": ("torch",),
 }
-"""For each framework whose version belongs to its entries' facts, its packages, the usual one first."""
+"""The packages of each framework whose entries have its version as a fact; the usual package first."""
 
 
 IN_MEMORY = {"CuTe DSL": "nvidia-cutlass-dsl"}

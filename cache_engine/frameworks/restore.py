@@ -45,7 +45,7 @@ class Restored:
     """The result of restoring a snapshot.
 
     Attributes:
-        made_at: for each restored entry, by its bundle's key, when that was made, in seconds since 1970.
+        made_at: the time when each restored entry was made, in seconds since 1970, by its bundle's key.
         there: the number of entries whose files all existed already.
         missing: the number of entries that the store does not have.
         left: for each reason to leave out entries, their number.

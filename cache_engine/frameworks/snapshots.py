@@ -53,7 +53,7 @@ _FOR_GPUS = re.compile(
 """Paths of files that their framework gives to a GPU, or reads as JSON. A file with any other path may be host code."""
 _OF_GPUS = (None, 190, 224)  # no ELF image at all, or one of CUDA or of AMD's GPUs
 _OPAQUE = ("jax", "inductor", "compute_cache", "flashinfer")
-"""Frameworks whose entries are saved although their layout is not known here."""
+"""Frameworks whose entries are saved even if the entries' layout is unknown."""
 _STILL_S = 2.0
 """Seconds without a change after which an entry without a known layout is taken as complete."""
 _MOST_ENTRIES, _MOST_PATH = 50_000, 4_000
@@ -71,7 +71,7 @@ class SavedFile(msgspec.Struct, frozen=True):
 class SavedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The description of an entry: its framework, its name for people, its files in the order of writing, the version.
 
-    The version is only that of artifacts of torch.compile.
+    ``version`` is set only for artifacts of torch.compile.
     """
 
     format: int
@@ -100,7 +100,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 @dataclass
 class Saved:
-    """The result of saving: the number of entries, their bytes, the number new to the store, and why some were left."""
+    """The result of saving: the numbers of entries, bytes and entries new to the store, and why some were left out."""
 
     entries: int = 0
     size_bytes: int = 0

@@ -43,7 +43,7 @@ Ready = Callable[[], bool]
 
 
 class CannotStart(GemmCacheError):
-    """The command cannot be started. ``exit_code`` is that of a shell: 127 if the command is not found, else 126."""
+    """The command cannot be started. ``exit_code`` is as in a shell: 127 if the command is not found, else 126."""
 
     def __init__(self, command: str, error: OSError) -> None:
         super().__init__(f"{command}: {error.strerror or error}")

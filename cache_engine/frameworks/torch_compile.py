@@ -48,7 +48,7 @@ _BUILT_BY = re.compile(rb"\[([a-z2-7]{12})[a-z2-7]{39}\] torch_version: ")
 def torch_version(data: bytes) -> str:
     """The version of torch that wrote artifacts.
 
-    If their graphs do not state it, ``build`` with the digest that ``caches show`` shows; empty without graphs.
+    If their graphs do not state it: ``build`` and the digest that ``caches show`` prints. Empty without graphs.
 
     Raises:
         UsageError: when the bytes are no artifacts, are damaged, or are of several versions.

@@ -1,10 +1,11 @@
 """Results of tuning in other frameworks' caches: the config that was chosen for each key, and its time if stored.
 
-A file for each key: of Triton ``NAME.autotune.json``, of Inductor and Helion ``DIGEST.best_config``, of FlashInfer
-``entries/DIGEST.json`` of its managed cache, or one file with all keys; of Inductor's ``max_autotune`` one a GPU,
-``cache/DIGEST``, with all operations. Sources: ``triton/runtime/autotuner.py`` of 3.9.0, ``PersistentCache`` and
-``runtime/autotune_cache.py`` of ``torch/_inductor`` of 2.13 and 2.14, ``helion/autotuner/local_cache.py`` of 1.5.1,
-``flashinfer/autotune_cache.py`` and ``autotuner/autotuner.py`` of 0.7.2. They are read as JSON, and nothing is trusted.
+Most have a file for each key: Triton ``NAME.autotune.json``, Inductor and Helion ``DIGEST.best_config``, FlashInfer's
+managed cache ``entries/DIGEST.json``. FlashInfer may also have one file with all keys. Inductor's ``max_autotune`` has
+a file for each GPU, ``cache/DIGEST``, with all operations. Sources: ``triton/runtime/autotuner.py`` of 3.9.0,
+``PersistentCache`` and ``runtime/autotune_cache.py`` of ``torch/_inductor`` of 2.13 and 2.14,
+``helion/autotuner/local_cache.py`` of 1.5.1, ``flashinfer/autotune_cache.py`` and ``autotuner/autotuner.py`` of 0.7.2.
+Files are read as JSON, and nothing is trusted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FLASHINFER = "flashinfer"
 _ALL = {_FLASHINFER: re.compile(r"(?s).*\.json"), "inductor": re.compile("cache/[^/.]+")}
 _NONE = re.compile("/")
 _OF_FILE = ("_metadata", "_generation", "_records")
-"""Keys of FlashInfer's file with all results under which there is no result."""
+"""Keys in FlashInfer's file with all results; none of these keys has a result."""
 _NO_CHOICE = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash")
 
 
@@ -66,7 +67,7 @@ class Different:
 
 @dataclass(frozen=True, slots=True)
 class TuningCompared:
-    """The results of two caches: how many keys both have, those that chose differently, and those of one alone."""
+    """Two caches' results: the number of keys in both, the different choices, and the results of one cache alone."""
 
     both: int
     different: list[Different]
@@ -140,7 +141,7 @@ def _choices(file: str, data: bytes) -> Iterator[Choice]:
 
 
 def _of_operations(operations: Mapping[str, Any], file: str) -> Iterator[Choice]:
-    """The fastest choice for each operation, inputs and precision; a choice is a template or library, and a digest."""
+    """Yields the fastest choice for each operation, inputs and precision: a template or library, and a digest."""
     for operation, by_inputs in operations.items():
         for inputs, by_precision in by_inputs.items():
             for precision, timed in by_precision.items():
@@ -191,7 +192,7 @@ def _asked(choice: Choice) -> str:
 
 
 def _slower(first: Choice, second: Choice) -> float | None:
-    """The time lost by using the other side's config, as a fraction by one side's times; of both sides the larger."""
+    """The larger loss of time if each side used the other side's config: a fraction, by each side's own times."""
     found = []
     for timed, chosen in ((first, second.chosen), (second, first.chosen)):
         best, other = timed.ms, timed.times_ms.get(chosen)

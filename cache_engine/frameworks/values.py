@@ -225,7 +225,7 @@ _KEY = re.compile(r"[0-9a-f]{12,}")
 
 
 def key_of(id: str) -> str:
-    """The end of an entry's id that is unique in its folder: the file name or, of a name ``NAME.KEY``, the key."""
+    """The end of an entry's id that is unique in its folder: the file name or, for a name ``NAME.KEY``, the key."""
     name = id.rpartition("/")[2]
     key = name.rpartition(".")[2]
     return key if _KEY.fullmatch(key) else name

@@ -39,7 +39,7 @@ CACHES = {
     "compute_cache": "CUDA_CACHE_PATH",
     "torch_extensions": "TORCH_EXTENSIONS_DIR",
 }
-"""For each framework, its folder below the root of a run: the environment variable that makes it use that folder."""
+"""For each framework's folder below the root of a run, the environment variable that makes the framework use it."""
 
 NVCC = (
     "DG_JIT_NVCC_COMPILER", "FLASHINFER_NVCC_LAUNCHER", "PYTORCH_NVCC", "CMAKE_CUDA_COMPILER_LAUNCHER",
@@ -66,7 +66,7 @@ _STAGED = ("triton", "deepgemm")
 _BY_NAME = {
     "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
 }  # fmt: skip
-"""For each cache that has other entries too, the names of those that are compiles: programs, graphs, kernels."""
+"""Patterns for the ids of compiles (programs, graphs, kernels), for each cache that also has other entries."""
 _MOST_KERNELS = 10_000
 
 

@@ -1,1 +1,1 @@
-"""The only room that uses a GPU. It is imported when first used, and says so clearly if there is no GPU."""
+"""The only package that uses a GPU. It is imported at its first use, and raises a clear error if there is no GPU."""

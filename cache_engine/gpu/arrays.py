@@ -16,7 +16,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType
 
 BITS8, BITS16 = "8 bits", "16 bits"
-"""The names for element types of which an array states the size and not the meaning."""
+"""The names for element types if an array states only the size, not the meaning."""
 
 # Types by kind and bytes, as in a typestr: for the types that NumPy knows, and for others (u, V).
 _BY_TYPESTR = {

@@ -49,7 +49,7 @@ def given_counts(counts: Any, *, check: bool) -> GroupCounts:
         check: whether to read counts that are on the GPU, to check them; this waits for the GPU.
 
     Raises:
-        UsageError: when the counts are not a row of integers, or on the GPU not int32.
+        UsageError: when the counts are not a row of integers, or are on the GPU but not int32.
     """
     import cupy
     import numpy
@@ -106,7 +106,7 @@ def plan_groups(
     a_scales: Form | None = None,
     b_scales: Form | None = None,
 ) -> MatmulPlan:
-    """As ``plan_matmul``, for groups: with the mode ``grouped`` if A has two axes, ``masked`` if it has three.
+    """The plan of ``plan_matmul``, for groups: the mode is ``grouped`` if A has two axes, ``masked`` if it has three.
 
     Args:
         b: groups × k × n.

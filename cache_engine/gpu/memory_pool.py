@@ -231,7 +231,7 @@ class DeviceMemoryPool:
         )
 
     def fault(self) -> str:
-        """The fault of a MiB of the pool's memory; empty if it keeps what is written, and the pool counts it."""
+        """Tests a MiB of the pool; returns the fault, empty if the MiB keeps what is written and the pool counts it."""
         import cupy
 
         with self.serving():

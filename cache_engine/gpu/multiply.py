@@ -225,7 +225,7 @@ class Ready:
 
 
 class Make(NamedTuple):
-    """Two functions that make what is launched: a kernel, such as ``LoadedKernel``; without one, a product."""
+    """Two functions that make the object to launch: with a kernel's code or, while there is none, without."""
 
     kernel: Callable[[bytes, str, Launch, GemmProblem, Any], Startable]
     product: Callable[[GemmProblem], Startable]

@@ -67,8 +67,8 @@ def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
 def is_own(home: StoreLayout) -> bool:
     """Whether the index's files are regular files that only this user and root can change; true if they do not exist.
 
-    DuckDB would wait for a pipe, and show what a planted file says. This function does not open the files: closing one
-    again would drop the lock of a connection in this process.
+    DuckDB would wait for a pipe, and show the content of another user's file. This function does not open the files:
+    closing one again would drop the lock of a connection in this process.
     """
     for path in (home.index, home.index_log):
         with suppress(FileNotFoundError):

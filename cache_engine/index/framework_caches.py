@@ -49,7 +49,7 @@ class Scanned:
 
 @dataclass(slots=True)
 class _Found:
-    """The entries of one directory that a scan has read but not written yet, and those that it has still to see."""
+    """The entries of one directory that a scan has read but not written yet, and those that it has not seen yet."""
 
     place: Place
     network: str

@@ -266,12 +266,12 @@ def departed(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str
 
 
 def named(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> list[Row]:
-    """The name, target and problem of each existing kernel among ``keys``; of other frameworks' kernels no problem."""
+    """The name, target and problem of each existing kernel among ``keys``; no problem for other frameworks' kernels."""
     return _rows(connection, f"SELECT key, {_NAMED} FROM kernels WHERE list_contains(?, key)", [keys])
 
 
 def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """For each facet, a column by which kernels can be selected, the values that exist, sorted."""
+    """For each facet (a column by which kernels can be selected), the values that exist, sorted."""
     found: dict[str, list[str]] = {}
     for column in ("arch", "dtype", "family", "compiler", "framework"):
         order, table = CAPABILITY if column == "arch" else column, "kernels" if column == "framework" else "ours"
@@ -426,7 +426,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
 
 
 def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """For each target, sums over its stored kernels; ``misses`` counts all lookups, also of kernels since evicted."""
+    """For each target, sums over its stored kernels; ``misses`` counts all misses, also of kernels since evicted."""
     return _rows(
         connection,
         f"""
@@ -485,7 +485,7 @@ def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 
 
 
 def _joined(sort: str) -> str:
-    """The tables that this order needs; timings are joined only where it is by them."""
+    """The tables that the order ``sort`` needs; timings are joined only if it uses them."""
     return _TIMED_KERNELS if SORTS.get(sort) in ("median_us", "tflops", "speed_ratio") else _USED_KERNELS
 
 

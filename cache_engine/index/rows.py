@@ -145,7 +145,7 @@ def compared(condition: Condition, column: str) -> Part:
 
 
 def tagged(condition: Condition, column: str) -> Part:
-    """An SQL condition that holds where one of a column's words fulfils ``condition``; of ``!=``, where none is equal.
+    """An SQL condition that holds where a word of a column fulfils ``condition``; for ``!=``, where no word is equal.
 
     A column without a value has no words.
     """

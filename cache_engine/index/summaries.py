@@ -100,9 +100,9 @@ def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[
 
 
 def compile_spread(connection: duckdb.DuckDBPyConnection, seconds: int, since: float) -> list[Row]:
-    """The stored kernels by when they were compiled, in intervals of this many seconds, and how long that took.
+    """The number of stored kernels by the time when they were made, in intervals of ``seconds``, and by compile time.
 
-    The ``class`` is 0 for less than 0.1 s, 1 for up to 0.3 s, then 1 s, 3 s, 10 s; 5 for longer.
+    The ``class`` of compile times is 0 below 0.1 s, 1 below 0.3 s, then 1 s, 3 s, 10 s; 5 for longer.
     """
     return fetch(
         connection,

@@ -101,7 +101,7 @@ def as_diff(part: Part, context: int = 3) -> Iterator[str]:
 
 
 def runs(part: Part, context: int) -> Iterator[tuple[bool, tuple[LinePair, ...]]]:
-    """The line pairs of a part in order, in groups; each group comes with whether to show it, as near a difference.
+    """The line pairs of a part in order, in groups; each group with ``True`` if it is near a difference and so shown.
 
     Args:
         context: the number of equal line pairs to show before and after a difference.

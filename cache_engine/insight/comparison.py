@@ -138,7 +138,7 @@ def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[
 
 
 def _named(each: Difference) -> str:
-    """The name of a key's input; with "target" in front for one of the target, as a Triton option has the same name."""
+    """The name of a key's input; "target" precedes an input of the target, as a Triton option has the same name."""
     return f"{each.group} {each.name}" if each.group == "target" else each.name
 
 

@@ -1,6 +1,6 @@
 """Coverage: the kernels that a model or a workload needs on some targets. Compiles nothing, reads no store.
 
-The verb ``warm`` and the dashboard's page Coverage both use this module, so they agree.
+The verb ``warm`` and the dashboard's page Workload both use this module, so they agree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cache_engine.usage.demand import Ledger, Sketch, by_bytes, by_flops
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """A kernel: chosen for the first m that it serves, with all requested m that it serves."""
+    """A kernel, chosen for the first m that it serves; and all requested m that it serves."""
 
     selection: Selection
     ms: tuple[range, ...]
@@ -52,7 +52,7 @@ def cover(
 ) -> tuple[Covering, ...]:
     """The kernels that serve a problem at each m in ``sizes``; the problem must name its target.
 
-    The result is exact: for every m, ``Selector.select`` returns the key of one of these kernels, and each of them for
+    The result is exact: for every m, ``Selector.select`` returns the key of one of these kernels, and each key for
     some m. A turning point is an m at which the choice of family or config changes. Between two turning points all m
     have the same family and config. There, m can change the key only through the width of reads along rows that are m
     long, which ``Family.m_divisor`` bounds. So one selection for each of the few widths between two turning points
@@ -76,7 +76,7 @@ def cover(
 
 
 def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
-    """Divides the values of m from ``first`` to before ``end`` into ranges by their common divisor with ``divisor``.
+    """Divides the values of m from ``first`` to before ``end`` into ranges in which gcd(m, ``divisor``) is the same.
 
     All m of a range have the same greatest common divisor with ``divisor``, which is a power of two.
     """
@@ -102,7 +102,7 @@ MOST_CHOICES = 300_000
 """The most configs that one coverage may have to choose, as ``choices`` counts them. That many take seconds."""
 
 MOST_EXACT = 256
-"""The longest range of m for which each m is a kernel of its own."""
+"""The longest range of m with the specialisation ``exact``, in which each m has its own kernel."""
 
 _SIZES_PER_CHOICE = 16  # a range is looked at once for each of the lowest tile's heights
 
@@ -278,7 +278,7 @@ class WorkCell:
 
 
 def asked_rows(report: DemandReport) -> list[list[DemandShare]]:
-    """The shares of a report by shape: a list for each shape with its targets, the most demand first."""
+    """The shares of a report by shape: for each shape a list with a share for each target; most demand first."""
     rows: dict[Shape, list[DemandShare]] = {}
     for share in report.shares:
         if share.shape is not None:
@@ -287,7 +287,7 @@ def asked_rows(report: DemandReport) -> list[list[DemandShare]]:
 
 
 def asked_cell(cache: Cache, share: DemandShare, sketch: Sketch) -> WorkCell:
-    """The cell of a share of the demand by shape, with the kernels of the m that were asked for most often."""
+    """The cell for the share of one shape on one target, with kernels for the m that were asked for most often."""
     shape = share.shape or Shape(1, 1)
     found: dict[CacheKey, tuple[Selection, list[range]]] = {}
     refused = ""

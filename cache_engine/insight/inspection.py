@@ -247,7 +247,7 @@ def described(record: Record, created: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the tiling: its tile of C, its depth in k, and the number of such tiles in a tile above it."""
+    """One level of the tiling: its tile of C, its depth in k, and the number of such tiles in a tile one level up."""
 
     name: str
     m: Fraction
@@ -298,7 +298,7 @@ def walk(record: Record) -> Walk | None:
 
 
 def _rows_of_a_group(p: RecordedProblem) -> int:
-    """The assumed number of rows of a group, as only the GPU knows the real one: an even share, or all that fit."""
+    """The assumed number of rows of a group, as only the GPU knows the real number: an even share, or all that fit."""
     return ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
 
 

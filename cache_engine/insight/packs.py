@@ -1,4 +1,4 @@
-"""Packs explained: whether one would be used here, who signed it, how it relates to a miss; and how others call it."""
+"""Packs explained: would one be used here, who signed it, how it relates to a miss; and packs for FlashInfer-Bench."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Step:
                 raise UsageError(f"{name} and {ALTERNATIVES[name]} exclude each other; choose one")
 
     def computes(self, shape: ModelShape) -> bool:
-        """Whether the pass computes this shape; false for one of a way of computing that the pass does not use."""
+        """Whether the pass computes this shape; false for a shape of a way of computing that is not used."""
         if shape.alternative in self.alternatives or not shape.alternative:
             return True
         if ALTERNATIVES.get(shape.alternative) in self.alternatives:

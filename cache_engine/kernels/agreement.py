@@ -58,7 +58,7 @@ class Correction:
 
     @property
     def applies(self) -> bool:
-        """Whether the cost model uses this correction: it needs four timings, and a ratio two deviations from 1."""
+        """Whether the cost model uses this correction: it needs four timings and a ratio over two deviations from 1."""
         return self.timings >= _LEAST_TIMINGS and abs(log(self.ratio)) > _SURE * self.uncertainty
 
 

@@ -31,7 +31,7 @@ class Canary:
     problem: GemmProblem
     config: KernelConfig
     cubin: bytes = b""
-    """The compiled kernel, if a caller asked for this problem; then it gets the grid with which it will serve."""
+    """The compiled kernel, if a caller asked for this problem; then the canary uses the grid of real launches."""
 
     def __str__(self) -> str:
         p = self.problem

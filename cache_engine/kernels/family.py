@@ -89,7 +89,7 @@ class Family:
     """The last parameters of the compiled kernel: pointers that the compiler adds and the kernel does not use."""
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Whether the family computes problems with the scales and groups that this one has; by default, with none."""
+        """Whether the family computes the problem's kind of scales and groups; by default, it takes neither."""
         return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:

@@ -165,7 +165,7 @@ def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
 
 
 def _or_nn(dtype: DType) -> str:
-    """A text with further layouts that wgmma can read; it can transpose matrices of 16-bit elements only."""
+    """A text with further layouts that wgmma can read: it can transpose only matrices of 16-bit elements."""
     return " or nn" if dtype.itemsize == _TURNED_BYTES else ""
 
 

@@ -184,7 +184,7 @@ def candidates_of(
     fp8_result: DType | None = None,
     converted: bool = False,
 ) -> Candidates:
-    """The feasible configs of a family; pass all arguments by position, with which the cache is twice as fast.
+    """The feasible configs of a family; pass all arguments by position, which makes the cache twice as fast.
 
     Args:
         factors: corrections of the predictions, from timings.

@@ -41,7 +41,7 @@ TO_PROVE = frozenset({Hopper.name})
 
 
 def plain_family(problem: GemmProblem, templates: str = ".cu") -> str | None:
-    """The best family for a problem that is not in ``TO_PROVE``; ``None`` if there is none. Raises as ``choose``."""
+    """The best family for a problem, of those not in ``TO_PROVE``; ``None`` if there is none. Raises as ``choose``."""
     able = _families_for(problem, problem.target, None, templates)
     return next((family.name for family in able if family.name not in TO_PROVE), None)
 
@@ -95,7 +95,7 @@ def _families_for(problem: GemmProblem, target: Architecture, name: str | None, 
 def _family_of_config(
     problem: GemmProblem, target: Architecture, name: str | None, templates: str, config: KernelConfig
 ) -> Family:
-    """Hopper if it can use the config, else the first other family; raises an error if this one cannot use it."""
+    """Hopper if it can use the config, else the first other family; raises an error if that family cannot use it."""
     first, *others = _families_for(problem, target, name, templates)
     if first.name == Hopper.name and others:
         with suppress(InfeasibleConfig):
@@ -240,9 +240,9 @@ def turning_points(
     Use it for specialisations whose config is chosen for m itself.
 
     The result is exact, without trying each m. A candidate's prediction depends on m only through its rows of tiles,
-    ceil(m / block_m): tiles, waves and slices follow from these (``Candidates.add``). Over the rows of the tallest tile
-    most candidates can have no choice, as in ``Candidates.predicted``. The others' predictions, and so their minimum,
-    are the same from one multiple of the greatest common divisor of their block_m to the next.
+    ceil(m / block_m): tiles, waves and slices follow from these (``Candidates.add``). In each range of m
+    as long as the tallest tile, most candidates cannot be chosen, as in ``Candidates.predicted``. The predictions of
+    the others, and so the choice, stay the same between multiples of the greatest common divisor of their block_m.
 
     Raises:
         InvalidProblem, UsageError: as ``choose``.

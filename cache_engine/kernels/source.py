@@ -1,8 +1,8 @@
 """Makes the source text of a kernel from a template.
 
-The source is the template with every include replaced by the file's text, after the constants: one ``#define`` for each
-in CUDA C++, one dictionary in Python. So the source depends only on the template's text and the constants, and the key
-hashes both.
+The source is the constants, then the template with every include replaced by the file's text. Constants are one
+``#define`` each in CUDA C++, one dictionary in Python. So the source depends only on the template's text and the
+constants, and the key hashes both.
 
 A template is read once in a process; its digest and all sources are made from that text. If the file is edited or
 upgraded while a process runs, only later processes see it.

@@ -49,7 +49,7 @@ class TritonMatmul(Family):
         return (8, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason why the family cannot compute a C of fp8: it does not take its scale; else ``None``."""
+        """The reason why the family cannot compute a C of fp8 (its template takes no scale of C); else ``None``."""
         return (
             f"it makes no {problem.output}, which needs the scale of the result" if problem.has_result_scale else None
         )
@@ -74,7 +74,7 @@ class TritonMatmul(Family):
         return config.warps_m * edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The registers of a thread for its part of C; also on sm_100, where they receive C from tensor memory."""
+        """The registers of a thread for its part of C; also on sm_100, where threads read C from tensor memory."""
         return config.block_m * config.block_n // config.threads
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:

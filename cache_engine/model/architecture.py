@@ -176,8 +176,8 @@ class Occupancy(msgspec.Struct, frozen=True):
         arch: the target.
         warps_per_block: the warps of one block.
         most_warps_per_sm: the warps that an SM has room for.
-        block_limits: for each limit, the number of blocks on an SM that this limit alone would allow. A limit that the
-            kernel does not reach is missing.
+        block_limits: for each limit, the number of blocks on an SM that this limit alone would allow. A limit on
+            something that the kernel does not use is missing.
     """
 
     arch: str

@@ -289,7 +289,7 @@ def _order(event: Event) -> tuple[float, str, str, str]:
 def coarsened(periods: Iterable[EventPeriod], now: float) -> list[EventPeriod]:
     """The same sums in fewer periods, which are longer the farther they are from ``now``; at most ``MOST_PERIODS``.
 
-    Farther in the past or in the future: the hourly period of an event from a clock that was ahead must not remain for
+    This holds for past and future: the hourly period of an event from a clock that was ahead must not remain for
     ever. Periods never become shorter, even if the clock was set back since.
     """
     merged: dict[tuple[int, int], EventPeriod] = {}

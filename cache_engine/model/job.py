@@ -29,7 +29,7 @@ class JobStage(msgspec.Struct):
 
 
 class JobProgress(msgspec.Struct):
-    """The progress of a job: the number of all kernels, the number done, and how they ended; for ``tune``, of steps."""
+    """The progress of a job: the number of all kernels (for ``tune``, steps), the number done, and how they ended."""
 
     total: _Count = 0
     compiled: _Count = 0

@@ -25,12 +25,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of a family's canaries (test kernels) on one device. A family without a ``Proof`` is unproved.
 
     Attributes:
-        state: ``PROVED`` if all results were correct, ``REFUSED`` if one was wrong, ``HINT`` if a pack says the former.
+        state: ``PROVED`` if all results were correct, ``REFUSED`` if one was wrong, ``HINT`` if a pack says ``PROVED``.
         toolchain: the name and version of the compiler.
         at: the time, in seconds since 1970, UTC.
         cases: the number of canaries that ran.
         kernels: a digest of the toolchain and the family's template (``kernels_digest``), the same on every device.
-        confirms: whether a pack's hint made it enough to run one canary.
+        confirms: whether only one canary ran, because a pack had a hint.
         case, seed: of a refused family, the canary that failed, and the seed of its operands.
         reason: of a refused family, the mistake that its canary made.
         command: of a refused family, the command that times and checks the same kernel again.
@@ -70,7 +70,7 @@ def identity(device: DeviceFingerprint, toolchain: Components) -> CacheKey:
 
 
 def kernels_digest(toolchain: Components) -> str:
-    """A digest of the key components that all kernels of a family share: that of ``identity``, without the device."""
+    """A digest of the key components that all kernels of a family share: as ``identity``, but without the device."""
     text = "".join(f"{len(label)}:{label}{len(value)}:{value}" for label, value in toolchain)
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 

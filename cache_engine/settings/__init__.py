@@ -1,6 +1,6 @@
 """Settings: a table with the name, default, kind and help text of each.
 
-``load`` reads the settings file and the environment; nothing else does.
+``load`` reads the settings file and the environment; no other code reads them.
 """
 
 from __future__ import annotations
@@ -293,8 +293,8 @@ class Settings:
         """The settings for a command that compiles many kernels while no caller waits: it may use every processor core.
 
         Args:
-            jobs: the number of compiles at the same time, if the user gave one; the setting ``compile_slots`` comes
-                before it.
+            jobs: the number of compiles at the same time, if the user gave one; the setting ``compile_slots``
+                has priority.
         """
         if self.compile_slots:
             return self
@@ -410,7 +410,7 @@ def unknown_in_words(name: str, meant: str) -> str:
 
 
 def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The given values without those of retired and replaced settings; warns of the retired."""
+    """The given values without values of retired and replaced settings; warns of retired ones."""
     _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
     return {name: value for name, value in values.items() if name not in RETIRED and name not in REPLACED}
 
@@ -517,8 +517,8 @@ def _find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Pat
     """The settings file to read, if any; and whether the user named it, so that it must exist.
 
     Args:
-        named: the file that an argument names, which is preferred to the one that the environment names; that one is
-            preferred to the user's own.
+        named: the file that an argument names. Without it, the one that the environment names is read, else the
+            user's own.
 
     Raises:
         UsageError: when the name is empty.

@@ -35,7 +35,7 @@ class SettingKind(msgspec.Struct, frozen=True):
         of_file: converts a value in a settings file, given the file's folder; raises as ``of_text``.
         of_program: converts a value that a program gives.
         is_secret: whether an error must not show the value.
-        why_not: a function that returns the fault of a value, if ``allowed`` does not explain the fault; else empty.
+        why_not: a function that returns a value's fault as text, or an empty text if ``allowed`` explains the fault.
     """
 
     allowed: str
@@ -121,7 +121,7 @@ def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> S
 
 
 def days() -> SettingKind:
-    """Settings that are a number of days, or the name of a policy, which stands for one."""
+    """Settings that are a number of days, or the name of a policy, which stands for such a number."""
     usual = number()
 
     def named(value: object) -> object:
@@ -134,7 +134,7 @@ def days() -> SettingKind:
 
 
 def size(least: int = 0, *, optional: bool = False) -> SettingKind:
-    """Settings that are a number of bytes, as a number or a text such as ``5GiB``; if ``optional``, also none."""
+    """Settings that are a number of bytes, as a number or a text such as ``5GiB``; if ``optional``, also no value."""
 
     def parsed(value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value

@@ -218,7 +218,7 @@ class DiskStore:
         """The bytes of an entry's record, the record, and the first bytes of its blob; ``None`` as for ``record``.
 
         Args:
-            how_much: the number of bytes of the blob to read, from its record.
+            how_much: returns, given the record, the number of bytes of the blob to read.
         """
         seen = None
         while True:

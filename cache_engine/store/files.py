@@ -134,7 +134,7 @@ def refuse_device(path: str | os.PathLike[str]) -> None:
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file completely or not at all: on a full disk, the old file stays. Of a link, writes the file behind it.
+    """Writes a file completely or not at all: on a full disk, the old file stays. Replaces the file that a link names.
 
     Raises:
         UsageError: when the path is a device, pipe or socket.
@@ -170,7 +170,7 @@ def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
 def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool, most_bytes: int = MOST_BYTES) -> Path | None:
     """Copies a damaged file into quarantine; the caller then writes the original again with its sound entries.
 
-    A file that ``read_whole`` refuses is moved: not regular, larger than ``most_bytes``, or others may change it.
+    A file that ``read_whole`` refuses (not regular, larger than ``most_bytes``, or open to changes by others) is moved.
 
     Returns:
         The path in quarantine; ``None`` when the file is gone.

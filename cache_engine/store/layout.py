@@ -281,7 +281,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return self.locks / f"slot-{number}.lock"
 
     def ticket(self, ticket: TicketName) -> Path:
-        """The path of a ticket: an empty file, locked by a process that compiles or waits to. The name has the key."""
+        """The path of a ticket: an empty file, locked by a process that compiles or waits. Its name has the key."""
         return self.temp / "-".join(("ticket", *map(str, ticket)))
 
     index_lock = Below("locks/mirror.lock")

@@ -1,10 +1,10 @@
 """Locks between processes and threads, with a bounded wait.
 
-One file per lock, by ``flock``. To take a free lock takes one system call. If all waiters polled for a held lock, the
-process that asks again at once would get it every time. So waiters block in the operating system, which is fair, with
-``portalocker``. A blocking call has no timeout, so it runs in a thread that is abandoned when the wait is over. The
-system releases a lock when its process ends, also when it is killed. On some network file systems such locks do not
-work between machines.
+One file per lock, by ``flock``. To take a free lock takes one system call. If all waiters polled for a held lock, a
+process that releases it and asks again at once would always get it. So waiters block in the operating system, which is
+fair, with ``portalocker``. A blocking call has no timeout, so it runs in a thread that is abandoned when the wait is
+over. The system releases a lock when its process ends, also when it is killed. On some network file systems such locks
+do not work between machines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
 ROTATE_BYTES = 1024**2
-"""The bytes of a file of lines from which on its writer begins another file."""
+"""The size in bytes of a file of lines at which its writer begins another file."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_BLOCKED = 100
 
@@ -84,8 +84,8 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Held:
 def file_lock_to_delete(path: Path, timeout_s: float) -> Held:
     """As ``file_lock``, but works also on a full disk, where a missing lock file cannot be created.
 
-    It then locks the folder instead; until its release, no process can create the missing lock file and hold it. Use
-    this only for deleting, since all other processes wait for the folder.
+    It then locks the folder instead. Until this lock is released, no process can create the missing lock file and hold
+    it. Use this only for deleting, since all other processes wait for the folder.
     """
     try:
         return file_lock(path, timeout_s)

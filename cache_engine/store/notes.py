@@ -102,7 +102,7 @@ def annotate(
     remove: Collection[str] = (),
     by: str = "",
 ) -> None:
-    """Changes the note of a kernel, unless ``text`` is ``None``, and adds and removes tags. An empty text is no note.
+    """Changes the note of a kernel, unless ``text`` is ``None``, and adds and removes tags. An empty text removes it.
 
     Raises:
         UsageError: when the text or a tag is not allowed, or they are too many.
@@ -199,7 +199,7 @@ def _put(layout: StoreLayout, path: str, value: Note | View | None) -> None:
 
 
 def _line(text: str, what: str, most: int) -> str:
-    """The text without spaces around it, if it is one line that is safe to print."""
+    """The text without spaces around it; raises ``UsageError`` unless it is one short, printable line."""
     text = text.strip()
     if len(text) > most:
         raise UsageError(f"{what} has at most {most} letters")
@@ -209,7 +209,7 @@ def _line(text: str, what: str, most: int) -> str:
 
 
 def _who(by: str) -> str:
-    """The name of the writer, which a login may give with any letters, so that what is written can be read."""
+    """The name of the writer, cut and made printable: a name from a login may have any letters."""
     return printable(by[:_MOST_WRITER])
 
 

@@ -32,7 +32,7 @@ from cache_engine.store.pack import SUFFIX
 from cache_engine.units import counted, printable
 
 ARTIFACT = "application/vnd.gemm-cache.pack.v1"
-"""The media type of the artifact, and of its one layer."""
+"""The media type of the artifact, and of the only layer in it."""
 _MANIFEST, _INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
 _EMPTY, _EMPTY_DATA = "application/vnd.oci.empty.v1+json", b"{}"
 _MARK, _VERSION = "oci-layout", "1.0.0"

@@ -105,8 +105,8 @@ def private(path: str, flags: int) -> int:
 def open_way(path: Path, *, make: bool = False) -> int:
     """An open descriptor of ``path``, for use as a ``dir_fd`` or with ``fstat``. The caller closes it.
 
-    Checks every folder and link above ``path``. The caller checks ``path`` itself, because it knows what that should
-    be.
+    Checks every folder and link above ``path``. The caller checks ``path`` itself, because only the caller knows
+    what it should be.
 
     Args:
         make: create missing folders, private to you.

@@ -206,7 +206,7 @@ class Pack:
             raise PackUnusable(f"pack {self.path} has damaged bytes between its entries and its index; copy it again")
 
     def hints(self) -> bytes:
-        """The pack's hints: what proved kernel families where it was made (``store.proofs``). Empty without any.
+        """The pack's hints: proofs of kernel families from where it was made (``store.proofs``). Empty without any.
 
         Raises:
             PackUnusable: when they do not match their digest.
@@ -278,7 +278,7 @@ class Pack:
         return stated + tail
 
     def _open_again_if_closed(self) -> None:
-        """Opens the pack again if the program has closed its descriptor; another file may have the number now."""
+        """Opens the pack again if the program has closed its descriptor; another file may have this descriptor now."""
         if not self._file.is_ours:
             try:
                 self._open()

@@ -47,7 +47,7 @@ def write_proof(layout: StoreLayout, name: CacheKey, proof: Proof, *, durable: b
 
 
 def hints_of(layout: StoreLayout) -> bytes:
-    """The proofs of a store as a part of a pack: those by all canaries on its own devices. Empty if it has none."""
+    """The proofs of a store as part of a pack: only its own devices' proofs by all canaries. Empty if it has none."""
     every = [(name, one) for name, one in proofs(layout) if one.state == PROVED and one.kernels and not one.confirms]
     newest = sorted(every, key=lambda named: (-named[1].at, named[0]))[:_MOST_HINTS]
     return msgspec.json.encode(newest) if newest else b""
@@ -75,9 +75,9 @@ def read_hints(data: bytes) -> list[tuple[CacheKey, Proof]]:
 
 
 def keep_hints(layout: StoreLayout, hints: Iterable[tuple[CacheKey, Proof]], *, durable: bool) -> None:
-    """Stores hints, but none in the place of a proof of this store's own devices. Raises as ``write_proof``.
+    """Stores hints, but never replaces a proof by this store's own devices. Raises as ``write_proof``.
 
-    A hint is left out while a process proves the same, because it would replace the refusal that was just written.
+    While a process makes the same proof, leaves out the hint, because it could replace a refusal written just then.
     """
     for name, hint in hints:
         with suppress(CorruptEntry, UnknownProof, LockTimeout), ExitStack() as held:

@@ -83,7 +83,7 @@ class Snapshot(msgspec.Struct):
         statistics: counts of these results and of lookups of them.
         evaluator: the evaluator that made the results.
         usage: by key, the time of the last use of each result; results that were never used are missing.
-        generation: the file contains the results of the logs of version 0.2 with a lower number; if missing, of none.
+        generation: the logs of version 0.2 with a lower number are already merged into the file; if missing, none is.
     """
 
     version: _Text

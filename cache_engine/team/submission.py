@@ -1,4 +1,4 @@
-"""Sends a table of kernels to a farm and follows it until the remote has them all, whatever dies meanwhile."""
+"""Sends a table of kernels to a farm and follows it until the remote has them all, even if processes die."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class Submission:
         """Sends requests for the kernels, and waits until the remote has them.
 
         Args:
-            on_left: called with the number of kernels that the remote lacks, first after subtracting those that it
-                already had.
-            on_trouble: called with a sentence about whatever keeps the run from going on.
+            on_left: called with the number of kernels that the remote lacks; the first call is before any
+                kernel is requested.
+            on_trouble: called with a sentence about the reason why the run cannot go on.
 
         Raises:
             RemoteError: when the remote does not answer, or the broker for ten minutes.

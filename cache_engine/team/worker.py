@@ -40,7 +40,7 @@ _TASK, _QUEUE = "gemm_cache.compile", "farm"
 _MESSAGE_S = 1.0
 """Seconds to wait for a message of the broker. A signal is obeyed within this time."""
 _TURN_S = 0.05
-"""Seconds between two times that Celery checks which processes have finished, while all are busy."""
+"""Seconds between two checks of Celery for finished processes, while all processes are busy."""
 _MOST_REFUSED = 100
 """The most messages refused in a row before signals are checked."""
 

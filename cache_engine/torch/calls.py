@@ -28,7 +28,7 @@ def _in_forward_mode() -> bool:
 
 
 def _is_spread(weight: Any) -> bool:
-    """Whether a tensor is made of others, as a DTensor is of those of several processes."""
+    """Whether a tensor consists of other tensors, as a DTensor consists of the tensors of several processes."""
     return hasattr(type(weight), "__tensor_flatten__")  # which torch.compile understands
 
 

@@ -1,8 +1,8 @@
 """Gradients of the operators, and their behaviour under autocast and ``torch.func``.
 
 The products in a gradient call our operators too, and read their tensors without copying them: the gradient of x is a
-product with the layout nn, the gradient of a weight one with the layout tn. Inside ``torch.func`` and ``forward_ad``,
-an operator calls PyTorch's own functions, for which every transformation is defined.
+product with the layout nn, and the gradient of a weight is one with the layout tn. Inside ``torch.func`` and
+``forward_ad``, an operator calls PyTorch's own functions, for which every transformation is defined.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _register(name: str, tensors: int, backward: Any) -> None:
 
 
 def _register_autocast(name: str, device: str) -> None:
-    """Has autocast convert an operator's floating-point tensors to its type, as PyTorch does for ``F.linear``."""
+    """Makes autocast convert an operator's floating-point tensors to autocast's type, as it does for ``F.linear``."""
     op = getattr(_ops, name).default
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))  # noqa: SLF001
 

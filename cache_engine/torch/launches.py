@@ -41,8 +41,8 @@ class Serving:
 
     Attributes:
         cache: the cache that kernels come from; by default the one that operators share.
-        wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; ``None`` for no limit. After it,
-            until that kernel is ready, another stored kernel that is correct for the problem serves, else PyTorch
+        wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; ``None`` for no limit. After
+            that wait, until the kernel is ready, another correct stored kernel serves; if there is none, PyTorch
             multiplies.
         strict_graphs: whether a call raises an error if its kernel is not loaded while a CUDA graph is captured.
             Otherwise the graph gets PyTorch's own product, and the log says so.
@@ -92,7 +92,7 @@ class Given(NamedTuple):
     """The tensors of one product, and the other arguments of its operator.
 
     Attributes:
-        own: computes the product with PyTorch's own functions; has all arguments of the operator.
+        own: a function without arguments that computes the product with PyTorch's own functions.
         check: raises ``UsageError`` if the same arguments do not fit together. Called once for all tensors with equal
             dtypes, shapes, strides and devices.
         transposes_b: whether the B of the product is the transpose of ``b``.
@@ -112,7 +112,7 @@ class Given(NamedTuple):
 
 
 def product(given: Given, out: Any | None = None, *, waits: bool = False) -> Any:
-    """Starts the product on PyTorch's current stream; returns ``out``, or else a new tensor, before it is computed.
+    """Starts the product on PyTorch's current stream; returns ``out`` or a new tensor, without waiting for the result.
 
     Args:
         waits: whether to wait for a kernel that must be compiled, whatever ``serving`` says.
@@ -229,7 +229,7 @@ def tf32(dtype: Any) -> bool:
 def load(problem: GemmProblem) -> None:
     """Loads a problem's kernel on the current GPU, so that a later launch need not.
 
-    Waits until it is compiled; and if a faster one must first be proved on this GPU, for the proof.
+    Waits until the kernel is compiled; if a faster kernel must first be proved on this GPU, also waits for the proof.
     """
     key, number = _key(Wanted(problem), serving.wait_ms), gpu.current()
     better: Any = multiply.ready_kernel(key, partial(_find, None), number, _MAKE).better

@@ -1,8 +1,8 @@
 """Permission to delete from a store, or import into it, through a server. Pure: ``app.guard`` gathers the facts.
 
 If a token or a login is configured, every visitor must use it. If not, only the user at this machine may act: the
-server must listen on loopback only, and the request must look in every way like one of a browser here. A proxy can hide
-all of this: behind a proxy, and on a machine with other users, configure a token or a login.
+server must listen on loopback only, and the request must look in every way like one from a browser here. A proxy can
+hide all of this: behind a proxy, and on a machine with other users, configure a token or a login.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Attempts:
 
     Only wrong tokens are counted, after they were compared, so a correct token is never refused: behind a proxy all
     visitors have one address, and an attacker could otherwise lock out the owner. Guessing is hopeless: a token of 16
-    random letters and digits has 95 bits, and at a thousand guesses a second, half of all tokens take 10¹⁷ years. The
-    delays slow a browser tab's guesses, which helps a token that is less random.
+    random letters and digits has 95 bits, and at a thousand guesses a second, trying half of them takes 10¹⁷ years.
+    The delays slow a browser tab's guesses, which helps a token that is less random.
     """
 
     def __init__(self) -> None:

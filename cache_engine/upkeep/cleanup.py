@@ -549,7 +549,7 @@ def _named(store: DiskStore, key: CacheKey) -> str | None:
 def _is_young(path: Path) -> bool:
     """Whether a file was changed in the last ``GRACE_S`` seconds, or is gone.
 
-    A time in the future, from a clock that was set back, makes a file young only if it is as near.
+    A time in the future, from a clock that was set back, counts if it is less than ``GRACE_S`` seconds ahead.
     """
     try:
         return abs(time.time() - os.lstat(path).st_mtime) < GRACE_S

@@ -61,7 +61,7 @@ _ACTS = {
 
 @dataclass(frozen=True, slots=True)
 class RepairAct:
-    """The act of repair for one finding, and its files: ``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``.
+    """The act of repair for one finding (``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``), and its files.
 
     ``copy`` copies a file to quarantine and leaves its sound part in place; ``close`` corrects the mode of a folder.
     ``files`` are paths in the store, each with its size in bytes.

@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export. ``unknown_format``: entries left out, as only another version reads them."""
+    """The result of an export. ``unknown_format`` counts entries left out, as only another version reads them."""
 
     entries: int
     refused: tuple[Refused, ...]
@@ -234,9 +234,9 @@ def import_pack(
 
 
 def _take_hints(store: DiskStore, pack: Pack, dry_run: bool) -> list[Refused]:
-    """Stores what proved families where a pack was made, as hints; returns why they are refused, if they are.
+    """Stores a pack's proofs of families as hints; returns the reason if they are refused, else an empty list.
 
-    A pack whose signers are checked brings none, since nobody signs them.
+    If the pack's signers are checked, stores none, since nobody signs hints.
     """
     try:
         hints = [] if pack.checks_signers else read_hints(pack.hints() or b"[]")

@@ -1,9 +1,9 @@
 """Work on many items at once: in forked child processes on all processors, or in threads that wait for the disk.
 
 Checking an entry takes a dozen short system calls, and after each a thread waits for the interpreter's lock again: two
-threads are as fast as one. A child process is forked in milliseconds, with all that its parent has imported. It has no
-other thread of its parent, so it would wait for ever for a lock that such a thread holds. So only the command line
-forks, never the library in another program, and a parent never waits for a child without a limit.
+threads are as fast as one. A child process is forked in milliseconds, with all that its parent has imported, but
+not with its parent's other threads, so it would wait for ever for a lock that such a thread holds. So only the command
+line forks, never the library in another program, and a parent never waits for a child without a limit.
 """
 
 from __future__ import annotations

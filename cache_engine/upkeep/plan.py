@@ -43,7 +43,7 @@ class EntryFacts(msgspec.Struct, frozen=True):
     machine can ever hit the entry, because the compiler or the template has changed. ``arch`` is its target, if the
     limits need it. ``foreign`` means that it has another format version.
 
-    ``used_before_at`` is the time of the last use but one, minus infinity without one. ``hits`` is the number of hits,
+    ``used_before_at`` is the time of the second last use, minus infinity without one. ``hits`` is the number of hits,
     each halved for every week that has passed since. ``compile_s`` is the time to compile the entry again, in seconds.
     ``is_floor`` says whether it serves any size (``dynamic``), and so serves when no better kernel is stored. ``hits``,
     ``compile_s`` and ``is_floor`` are known only if the record was read. ``is_demoted`` means that it was compiled

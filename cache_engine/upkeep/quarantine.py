@@ -226,7 +226,7 @@ def _why(key: str, file: File, events: list[Event]) -> str:
 
 
 def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
-    """The newest record of an item that is sound together with one of its blobs; or why the item has no such pair."""
+    """The newest undamaged record of an item with its undamaged blob; or why the item has no such pair."""
     if not item.key:
         return Examined(None, "it is not part of an entry")
     key, folder = CacheKey(item.key), store.layout.quarantine

@@ -181,7 +181,7 @@ def _survey(layout: StoreLayout, usage: list[EntryUsage]) -> list[EntryFacts]:
 
 
 def _last_two_uses(usage: list[EntryUsage]) -> dict[str, tuple[float, float]]:
-    """For each key, the time of the last use, and of the last use but one of its present entry; 0 for none."""
+    """For each key, the time of the last use, and of the second last use of its present entry; 0 for none."""
     uses: dict[str, tuple[float, float]] = {}
     for used in sorted(usage, key=lambda used: used.made_at):
         last, _ = uses.get(used.key, (0.0, 0.0))

@@ -61,7 +61,7 @@ class CompileTimes:
     Attributes:
         records: the number of compiles to which it was fitted.
         error: the median of abs(predicted / measured - 1) over these compiles; ``None`` for fewer than ten. Each is
-            predicted by a model that was fitted without a fifth of the records, among them this one.
+            predicted by a model that was fitted to the four fifths of the records that do not contain it.
     """
 
     records: int

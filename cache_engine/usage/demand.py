@@ -46,7 +46,7 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
     """The number of requests for one m; older requests count less.
 
     Attributes:
-        weight: the number of requests, or more, but never less; it is more by at most ``error``.
+        weight: the number of requests, or at most ``error`` more; never less.
         error: the most by which ``weight`` may be too high.
     """
 

@@ -128,7 +128,7 @@ class Timeline:
     def coarsen(self, now: float) -> None:
         """Merges periods that are far from ``now`` into longer ones, and drops sketches if there are too many.
 
-        Both in the past and in the future: hourly periods from a clock that was ahead must not remain for ever.
+        This holds for the past and the future: hourly periods from a clock that was ahead must not stay for ever.
         """
         before, self._periods = self.periods, {}
         for one in before:

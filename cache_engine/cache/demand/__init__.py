@@ -90,11 +90,11 @@ class Demand:
         return self.report(self.ledger(since_s), by)
 
     def report(self, ledger: Ledger, by: str = SHAPE, *, may_go_on: Callable[[], bool] = lambda: True) -> DemandReport:
-        """The shares, as calling this object returns them, for a given ledger, such as that of ``index.summaries``.
+        """The same shares as ``__call__``, for a given ledger, such as the result of ``index.summaries.ledger``.
 
         Args:
-            may_go_on: a function asked before each size of a shape, to stop early; a hundred shapes have some thousand
-                sizes.
+            may_go_on: a function called before each size of a shape; false stops the report. A hundred shapes have some
+                thousand sizes.
 
         Raises:
             UsageError: when ``by`` is not one of ``BY``.
@@ -134,7 +134,7 @@ class DemandShare:
         per_hour: launches per hour; for a ledger younger than an hour, the launches so far.
         flops, moved_bytes: sums over the launches; a launch moves A, B and C once.
         gpu_s: the GPU seconds of the launches with a known time.
-        timed, measured: the number of launches with a known time, and of those with a measured time.
+        timed, measured: the number of launches with a known time, and the number with a measured time.
         launch_share, flops_share, bytes_share, time_share: shares of the whole report; for time, of all known times.
         asked_shapes, all_shapes: for a model, the number of its (n, k) that were asked for, and of all its (n, k).
     """
@@ -198,7 +198,7 @@ class DemandReport:
         total: the demand for everything together; its shares are 1.
         dropped: launches of shapes for which the ledger had no room.
         shares: sorted by share of time, then of launches, largest first. Models that have shapes in common overlap.
-        gpus: for each target, the GPU that times were measured on and the GPU that they are predicted for.
+        gpus: for each target, the GPU that times were measured on, and the GPU that times are predicted for.
         unpredicted: the reason why times cannot be predicted here; empty when they can.
     """
 
@@ -219,7 +219,7 @@ def report(
     """The shares of all requests in a ledger.
 
     Args:
-        may_go_on: a function asked before each size of a shape.
+        may_go_on: called before each size of a shape; false stops the report.
 
     Raises:
         SearchStopped: when ``may_go_on`` returns false.
@@ -267,7 +267,7 @@ def _new_share(by: str, shape: Shape, name: str, key: str) -> DemandShare:
 
 
 def models_like(found: DemandReport) -> tuple[DemandShare, ...]:
-    """The share of each model of the catalogue that has shapes of a report by shape, the most similar first."""
+    """The share of each model of the catalogue that has shapes in ``found``, a report by shape; most similar first."""
     models, shares, asked = _models(), dict[str, DemandShare](), dict[str, set[tuple[int, int]]]()
     for one in found.shares:
         place = (one.shape.n, one.shape.k) if one.shape else (0, 0)
@@ -293,7 +293,7 @@ def _weight(share: DemandShare) -> tuple[float, float, str]:
 
 
 def _likeness(share: DemandShare) -> tuple[float, float, str]:
-    """A sort key that puts the most similar model first: the harmonic mean of its shares of demand and of model."""
+    """A sort key that puts the most similar model first: the harmonic mean of demand covered and shapes asked for."""
     precision, recall = share.launch_share, _part(share.asked_shapes, share.all_shapes)
     return -_part(2 * precision * recall, precision + recall), -share.launch_share, share.name
 

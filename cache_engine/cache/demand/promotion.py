@@ -1,9 +1,9 @@
 """Kernels to compile before a caller waits for them: those asked for and missing, each with its expected gain.
 
 A kernel is missing when it was evicted, when the compiler was replaced, or when another kernel has served in its place
-(``wait_ms``). An exact kernel is missing where this store has measured that it is faster than the one that serves. To
-compile kernels that are only likely to be asked for is speculation: the other shapes of the model that the demand
-resembles.
+(``wait_ms``). An exact kernel is missing where timings in this store show that it is faster than the one that serves.
+Speculation compiles kernels that are only likely to be asked for: those for the other shapes of the model that the
+demand resembles.
 
 A kernel compiled ahead in this way is demoted when it is expected to save less than half of its price: the next
 cleaning of the store deletes it first.
@@ -58,7 +58,7 @@ _LEAST_OF_MODEL = 0.5
 
 
 class Promotable(Protocol):
-    """The part of ``Cache`` that promotion needs. A protocol, because ``Cache`` imports this room."""
+    """The part of ``Cache`` that promotion needs. A protocol, because ``Cache`` imports this package."""
 
     journal: Journal
     other_toolchains: OtherToolchains
@@ -177,7 +177,7 @@ class PromotionPlan:
 
     Attributes:
         candidates: every missing kernel; first the one with the most gain for each second of compiling.
-        changes: kernels compiled ahead before that are to be demoted, or promoted again.
+        changes: kernels compiled ahead earlier, which are to be demoted, or promoted again.
         horizon_s: the time over which the gain is summed, in seconds.
         asked_kernels: the number of kernels that the demand needs, including those in the store.
         compile_times: predicts how long compiles take.
@@ -206,7 +206,7 @@ class PromotionPlan:
 def plan_promotion(
     cache: Promotable, horizon_s: float = HORIZON_S, on_size: Callable[[], object] = lambda: None
 ) -> PromotionPlan:
-    """The compiles that pay now, by the demand on a cache's store. Compiles nothing, and counts nothing as a use.
+    """The compiles that pay now, given the demand on a cache's store. Compiles nothing, and counts nothing as a use.
 
     Takes about 0.5 ms for each size of a shape, and 3 ms if another kernel may serve that size.
 
@@ -308,7 +308,7 @@ class _Served:
         self._shapes: set[tuple[object, ...]] = set()
 
     def noting(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The same records; the shapes that each one serves are noted as it is read."""
+        """Yields the same records, and notes the shapes that each record's kernel serves."""
         for record in records:
             self._shapes.add(_served_by(record.problem, record.arch, record.problem.specialisation))
             yield record
@@ -332,7 +332,7 @@ class _Missing:
     """Collects the kernels that are missing or were promoted, and the requests that each of them would serve."""
 
     def __init__(self, cache: Promotable, times: LaunchTimes, promoted: Collection[str], served: _Served) -> None:
-        """Args: promoted: keys of stored kernels whose requests are collected as well."""
+        """Starts empty; ``promoted`` has keys of stored kernels whose requests are collected as well."""
         self._cache, self._times, self._promoted, self._served = cache, times, promoted, served
         self._uses: dict[str, list[tuple[Use, str, LaunchTime]]] = {}
         self._selections: dict[str, tuple[str, Selection]] = {}
@@ -362,7 +362,7 @@ class _Missing:
             self._add(kind, shape, m, per_s, selection, self._stand_in(shape, asked))
 
     def _stand_in(self, shape: Shape, asked: Request, without: str = "") -> Selection | None:
-        """The best stored kernel that serves in place of the one asked for, but not that with the key ``without``."""
+        """The best stored kernel that serves in place of the one asked for, except the one with the key ``without``."""
         if shape not in self._served:
             return None
         return next((one for one in self._cache.stand_ins.look(asked) if one.key != without), None)
@@ -376,7 +376,7 @@ class _Missing:
     def _add(
         self, kind: str, shape: Shape, m: int, per_s: float, selection: Selection, instead: Selection | None
     ) -> None:
-        """Adds the requests that a kernel would serve, and the kernel that serves them without it."""
+        """Adds the requests that a kernel would serve, and the kernel that serves them now."""
         key = selection.key
         better = self._times.of_kernel(shape, m, selection)
         present = None if instead is None else self._times.of_kernel(shape, m, instead)
@@ -395,7 +395,7 @@ class _Missing:
 def _comparable(present: LaunchTime | None, better: LaunchTime) -> tuple[float | None, float | None]:
     """The seconds of a launch now, and of a launch of the better kernel.
 
-    If one is unknown, or one is measured and the other predicted, they cannot be compared; then the result is 0 and
+    If a time is unknown, or one is measured and the other predicted, they cannot be compared; then the result is 0 and
     ``None``, from which no gain is computed. The first is also ``None`` if no kernel serves now.
     """
     if present is None:

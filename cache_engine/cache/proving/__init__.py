@@ -3,8 +3,8 @@
 Callers that launch (``matmul``, operators) get a kernel of a plain family until all canaries (test kernels) of the
 faster family have given correct results on their GPU. Then a kernel of each family is timed, launch by launch in
 alternation, and the faster family serves for m near the timed m. A family with a wrong result is refused on that device
-until its toolchain changes. ``warm`` on a GPU does this ahead, for all problems of a model. Everything else, such as
-``compile``, selects as if all families were proved, since it launches nothing.
+until its toolchain changes. ``warm`` on a GPU proves families ahead, for all problems of a model. Everything else,
+such as ``compile``, selects as if all families were proved, since it launches nothing.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class OpenedCache(Protocol):
 
 
 class _Candidate(msgspec.Struct, frozen=True):
-    """A request for a kernel of a family that this GPU must prove, with its proof's identity, and the GPU.
+    """A request for a kernel of a family that this GPU must prove, with the identity of the proof, and the GPU.
 
     Attributes:
-        plain: the request for a family that needs no proof, to serve until then.
-        is_exact: whether only timings offer the kernel, in place of the selected one.
+        plain: the request for a family that needs no proof, to serve until the proof.
+        is_exact: whether the kernel is the exact one that timings prefer to the selected kernel.
     """
 
     asked: Request
@@ -212,7 +212,7 @@ class Proofs:
     def _prove(self, every: Sequence[_Candidate]) -> PendingKernel[CompiledKernel]:
         """Queues a proof behind those that run; returns a handle of the first kernel asked for.
 
-        If the family is proved by then, the handle gets its kernel at once.
+        If the family is proved when this proof begins, the handle gets its kernel at once.
         """
         return self._behind.start(every[0].selection.key, partial(self._proved, every), nullcontext)
 
@@ -246,7 +246,7 @@ class Proofs:
             return self._entered(one, kernels, watched(order, is_wanted), is_hinted)
 
     def _locked(self, name: CacheKey) -> AbstractContextManager[None]:
-        """The lock of a proof between processes; none if no lock file can be written."""
+        """The lock against the same proof in another process; none if no lock file can be written."""
         with suppress(OSError):
             return nullcontext() if self._layout is None else file_lock(self._layout.key_lock(name), _LOCK_S)
         return nullcontext()
@@ -289,7 +289,7 @@ class Proofs:
             _log.info("the proof of %s is kept in this process alone: %s", proof.family, error)
 
     def _compared(self, kernels: Sequence[_Pair], timings: Sequence[Sequence[Timing]]) -> tuple[str, str]:
-        """Stores timings; returns what they say, and the reason if the first plain kernel serves. Empty without any."""
+        """Stores timings; returns a text about them, and why the first kernel does not serve; both may be empty."""
         every, slower = [], ""
         for pair, timed in zip(kernels, timings, strict=False):
             for kernel, timing in zip(pair, timed, strict=False):

@@ -61,7 +61,7 @@ class _Proof:
     """The proof of a family, made step by step."""
 
     def __init__(self, order: Order) -> None:
-        """Sends everything that libraries print elsewhere, so that it cannot get between the lines."""
+        """Sends everything that libraries print to standard error, so that it cannot mix with the verdicts."""
         self._order, self._found, self._lines = order, Verdict(), os.dup(1)
         os.dup2(2, 1)
         settings = Settings().with_overrides({"compiler_flags": order.compiler_flags, "cuda": order.cuda})
@@ -115,7 +115,7 @@ class _Proof:
         self.say(case=str(canary), seed=SEED, command=command)
 
     def _run(self, canary: Canary) -> float:
-        """Launches a canary, and says the result; returns the seconds of the GPU.
+        """Launches a canary, and reports the result; returns the seconds that the GPU computed.
 
         A problem that a caller asked for is left out if the GPU has no memory for its operands.
         """
@@ -138,7 +138,7 @@ class _Proof:
         return gpu_s
 
     def _timed(self, canaries: list[Canary], left_s: float) -> tuple[Timing, ...]:
-        """The timings of the family and of the plain one, launch by launch in alternation; empty if not measured."""
+        """The timings of the family and of the plain family, launch by launch in alternation; empty if not measured."""
         self._begin(canaries[0])
         try:
             timings = time_in_turn([self._loaded(one) for one in canaries], left_s / 2 * 1e6)

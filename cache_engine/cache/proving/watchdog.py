@@ -33,7 +33,7 @@ BUDGET_S = 2.0
 HANG_S = 10.0
 """Seconds after which a launched canary is taken as one that never ends; a correct one takes a thousandth of this."""
 ENDED = "its process was ended before the result"
-"""The reason of a verdict that was no longer wanted."""
+"""The reason in a verdict if its proof was no longer wanted."""
 _SILENT_S = 120.0  # without a line, while a canary is compiled or the GPU is set up
 _LOOK_MS = 100  # between two checks that the verdict is still wanted
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
@@ -79,7 +79,7 @@ def order_of(
     selection: Selection, device: DeviceFingerprint, number: int, settings: Settings,
     asked: tuple[tuple[Kernel, Kernel], ...] = (), most: int | None = None,
 ) -> Order:  # fmt: skip
-    """The order to prove a selection's family on a GPU, which has this number."""
+    """The order to prove a selection's family on the GPU with the number ``number``."""
     return Order(
         identity=identity(device, selection.prefix.components), family=selection.family.name,
         arch=selection.problem.arch or "", device=number, compiler_flags=settings.compiler_flags, cuda=settings.cuda,
@@ -92,12 +92,12 @@ class Verdict(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         cases: the number of canaries whose results were correct.
-        refused: the reason, if a kernel was wrong: that of the last canary.
-        undecided: the reason, if the family is neither proved nor refused.
+        refused: the fault of the last canary, if it had one; else empty.
+        undecided: the reason why the family is neither proved nor refused; else empty.
         case, seed, command: the last canary, the seed of its operands, and the command that runs the same kernel again.
-        timings: of each problem asked for, the timings of the family and of the plain one; empty if not measured.
+        timings: for each problem asked for, the timings of the family and of the plain family; empty if not measured.
         untimed: the reason why there are no timings.
-        is_launched: whether a kernel runs, whose end must come soon.
+        is_launched: whether a kernel runs now, so that it must end soon.
         is_over: whether all kernels were correct, and were timed.
     """
 

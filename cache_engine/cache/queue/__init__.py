@@ -1,4 +1,4 @@
-"""Tickets: the processes that compile, that wait for a slot to compile in, or that wait for another's compile.
+"""Tickets of the processes that compile, wait for a slot to compile in, or wait for another process's compile.
 
 A ticket is an empty file in ``temp``. Its name has all the information, so listing the folder shows the queue, and no
 content has to be trusted. The process that owns a ticket holds its lock until it deletes it. A ticket whose lock is
@@ -64,7 +64,7 @@ _STATES, _PRIORITIES = frozenset(State), frozenset(Priority)
 HEAD_START_S = 30.0
 """The head start, in seconds, of a more urgent compile over a less urgent one, for each step of priority.
 
-A more urgent compile goes first if it comes at most so much later. The limit ensures that a stream of urgent compiles
+A more urgent compile goes first if it comes at most this much later. The limit ensures that a stream of urgent compiles
 does not delay others for ever.
 """
 

@@ -59,8 +59,8 @@ class Slots:
         """Waits for a slot, and holds it while the body of a ``with`` runs; ``as`` gives the reason if it got no slot.
 
         A caller never fails because it gets no slot. The body runs without a slot if no slot changed its holder for the
-        timeout, as with a stopped process, or if locks do not work. Later callers then do not wait until a slot becomes
-        free or is taken.
+        timeout, as with a stopped process, or if locks do not work. Until a slot then becomes free or is
+        taken, later callers do not wait.
 
         Args:
             key: the kernel that the body compiles. The caller must hold its lock.

@@ -50,7 +50,7 @@ class Remote(Protocol):
     def get(self, name: str, most_bytes: int) -> bytes | None:
         """The bytes of an object; ``None`` if it does not exist.
 
-        ``CorruptEntry`` if it is larger than ``most_bytes``.
+        Raises ``CorruptEntry`` if it is larger than ``most_bytes``.
         """
         ...
 
@@ -71,7 +71,7 @@ class Remote(Protocol):
         ...
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """As ``sizes``, and the seconds since each object was stored; ``UsageError`` if the remote has no clock."""
+        """As ``sizes``, with the seconds since each object was stored; raises ``UsageError`` without a clock there."""
         ...
 
 
@@ -108,7 +108,7 @@ _NAME = re.compile(rf"{FOLDER}/({_BUNDLES})?[0-9a-f]{{2}}/([0-9a-f]{{64}})")
 def name_of(key: CacheKey, *, is_bundle: bool = False) -> str:
     """The name of the object for an entry or a bundle.
 
-    Bundles have another folder, because version 0.3 would refuse them; it does not look into this folder.
+    Bundles have a folder of their own, into which version 0.3 does not look, because it would refuse them.
     """
     return f"{FOLDER}/{_BUNDLES if is_bundle else ''}{key[:2]}/{key}"
 

@@ -316,7 +316,7 @@ class _Running:
 
 
 def _spawned(number: int) -> int:
-    """Starts a process that serves the descriptor ``number``; returns its process id. ``_end`` waits for it."""
+    """Starts a process that serves the descriptor ``number``; returns its process id. ``_end`` waits for its end."""
     bytecode = ["-B"] if sys.dont_write_bytecode else []
     command = [sys.executable, "-I", *bytecode, "-c", _PROGRAM, str(number), *filter(os.path.isabs, sys.path)]
     environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each core: their stacks need memory
@@ -333,7 +333,7 @@ def _spawned(number: int) -> int:
 
 
 def _end(process: int, control: Frames, idle: list[Frames]) -> int:
-    """Ends a process; returns its exit status. That is its own status if it was already ending."""
+    """Ends a process; returns its exit status: the process's own if it was already ending."""
     control.close()
     while idle:
         idle.pop().close()

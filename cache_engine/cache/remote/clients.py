@@ -124,7 +124,7 @@ class Objects:
         return ((name, size) for name, size, _ in self._listed(folder, on_some))
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """As ``sizes``, and the seconds since each object was stored.
+        """As ``sizes``, with the seconds since each object was stored.
 
         Creates and deletes an object, to learn the remote's time.
         """

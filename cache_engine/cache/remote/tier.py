@@ -1,4 +1,4 @@
-"""A remote as the last tier: lookups wait at most one second for it, and not at all while it fails; no send waits."""
+"""A remote as the last tier: lookups wait for it at most 1 s, and not while it fails; no caller waits for sends."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RemoteTier:
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Seconds between a failure and the first new request, and the longest pause between two such requests."""
 YOUNG_S = LONGEST_PAUSE_S
-"""Seconds for which other processes do not ask a remote either after it has failed for one process."""
+"""Seconds after a remote's failure in one process for which other processes do not ask the remote either."""
 _COSTLY_US = 100_000
 """The shortest wait for a failed request, in microseconds, after which other processes stop asking too.
 
@@ -264,7 +264,7 @@ class SendQueue:
             self._count(0, 1)
 
     def end(self, at: float) -> None:
-        """From the time ``at`` of ``time.monotonic`` on, starts to send no kernel. Returns at once."""
+        """From the time ``at`` (of ``time.monotonic``) on, begins no further sends. Returns at once."""
         self._queue.end(at)
 
     def close(self, until: float) -> None:

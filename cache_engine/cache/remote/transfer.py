@@ -61,7 +61,7 @@ class Compared:
     Attributes:
         here, there: the entries that only the store has, and the entries that only the remote has.
         both: the number of entries that the store and the remote have.
-        there_bytes: the bytes of all entries of the remote, without objects too large to be an entry.
+        there_bytes: the bytes of all entries of the remote; objects too large to be an entry do not count.
         others: objects in the remote's folder that are not entries.
         all_there: all entries of the remote.
         bundles: the entries of the store or the remote that are bundles (kernels of other frameworks).
@@ -108,7 +108,7 @@ def push(
     """Sends entries to a remote. An entry that the remote already has stays unchanged.
 
     Args:
-        wanted: says, given its record, whether to send an entry.
+        wanted: says whether to send an entry, given the entry's record.
         bundles: says whether to send a bundle of another framework. Bundles are sent only with ``sign``.
         sign: a function that returns the bytes of a record with a signature. Without it, an entry is sent with the
             signature that it has, and an unsigned entry is left out.

@@ -41,7 +41,7 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """An object of a remote: key, size in bytes, seconds since it was stored by the clock of the remote, and name."""
+    """An object of a remote: key, size in bytes, age in seconds by the clock of the remote, and name."""
 
     key: CacheKey
     size_bytes: int
@@ -69,7 +69,7 @@ class DeletionPlan:
 
 
 def sample_of(keys: Iterable[CacheKey], share: float) -> list[CacheKey]:
-    """A random share of the keys, at least one; all of them for 1."""
+    """A random share of the keys, at least one key; all keys if ``share`` is 1."""
     found = sorted(keys)
     count = min(len(found), max(1, round(share * len(found))))
     return sorted(random.SystemRandom().sample(found, count))
@@ -83,7 +83,7 @@ def verify(
 
     Args:
         prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
-        bundles: the keys of bundles, which are checked as a pull does; only refused ones are in the results.
+        bundles: the keys of bundles, which are checked as in a pull; only refused bundles are in the results.
 
     Raises:
         RemoteError: when the remote fails.

@@ -83,7 +83,7 @@ class Serving:
         faster: ExactKernels,
         without_store: str = SWITCHED_OFF,
     ) -> None:
-        """Serves the packs of ``elsewhere``, and ``store``; ``without_store`` says why that is ``None``."""
+        """Serves the packs of ``elsewhere``, and ``store``; ``without_store`` says why ``store`` is ``None``."""
         self._store, self._faster, self._without_store = store, faster, without_store
         self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings
@@ -547,7 +547,7 @@ def limit_device_memory(settings: Settings) -> None:
 
 
 class KeyLock:
-    """Calls ``lock`` at the start of a ``with``, whose ``as`` is its result; releases the lock at the end."""
+    """Calls ``lock`` at the start of a ``with``; ``as`` gives the result. Releases the lock at the end."""
 
     __slots__ = ("_held", "_lock")
 
@@ -562,7 +562,7 @@ class KeyLock:
         self._held = lock
 
     def hand_over(self) -> KeyLock:
-        """Moves the lock to a new ``KeyLock``, which is returned and holds it also after the end of this ``with``."""
+        """Moves the lock to a new ``KeyLock``, and returns that, so that the lock is held beyond this ``with``."""
         other = KeyLock(self._lock)
         other._held, self._held = self._held, None
         return other

@@ -166,7 +166,7 @@ def _can_be_found(selector: Selector, made: Provenance, *, any_toolchain: bool) 
 
 
 def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> tuple[Factor, ...]:
-    """The key components in which a kernel's provenance differs from the most similar one of keys made here."""
+    """The key components in which a kernel's provenance differs from the most similar key made here."""
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []

@@ -37,7 +37,7 @@ MOST_STORING = 64
 If more are fetched, the caller stores its entry itself.
 """
 _SEND_S, _END_S = 1.0, 2.0
-"""Seconds at the end of a process: for how long sends of waiting kernels start, and how long it waits for threads.
+"""Seconds at the end of a process: the time in which it still starts sends, and the time that it waits for threads.
 
 A request in progress ends within a second by the client's own limits, unless the client hangs.
 """

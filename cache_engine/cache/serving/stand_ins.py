@@ -1,4 +1,4 @@
-"""Stand-ins: other kernels that compute a problem correctly, and serve while its own kernel is compiled behind them."""
+"""Stand-ins: other kernels that compute a problem correctly, and serve while its own kernel is being compiled."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class StandIns:
         """As ``get_or_compile``; but if no stored kernel can serve, returns the handle of the compile.
 
         Args:
-            must_serve: whether to wait for the compile in that case, with the priority of a caller.
+            must_serve: whether to wait for the compile if no stored kernel can serve, with a caller's priority.
         """
         with stages(SELECT):
             selection = self._selector.select(*asked)

@@ -217,12 +217,12 @@ def printing() -> Iterator[None]:
 
 
 class Size(click.ParamType[int]):
-    """A whole number in plain digits; other forms that Python accepts, such as ``1_000``, are likely mistakes."""
+    """A whole number in plain digits. Refuses other forms, such as Python's ``1_000``, as likely mistakes."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number that ``value`` says; fails if it says none that is allowed."""
+        """The number in the text ``value``; fails if the text is not an allowed number."""
         if isinstance(value, int):
             return value
         if not re.fullmatch("[0-9]{1,40}", value):
@@ -262,7 +262,7 @@ class Amount(click.FloatRange):
     """A number in a range; ``nan`` is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number that ``value`` says; fails if it says none that is allowed."""
+        """The number in the text ``value``; fails if the text is not an allowed number."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)

@@ -93,7 +93,7 @@ class _Takes(click.Command):
 
 
 class LazyVerbs(UserDict[str, Any]):
-    """Verbs by name, made of the name of the module that defines each as ``NAME_verb``.
+    """Verbs by name, loaded from module names: each module defines its verb as ``NAME_verb``.
 
     The module of a verb is imported when the verb is first used, because most verbs need few of the others' imports.
     """

@@ -20,8 +20,8 @@ class Parallel:
 
     Args:
         tensor: the number of chips that share the heads and inner features of each layer.
-        expert: the number of groups of chips; each group has other experts, whose inner features its chips share. With
-            1, all chips share every expert. The tokens of all chips meet at the experts, as in vLLM.
+        expert: the number of groups of chips; each group has its own experts, and its chips share their inner
+            features. With 1, all chips share every expert. The tokens of all chips go to the experts, as in vLLM.
         data: the number of copies of all weights but the experts'; each copy gets an equal share of the tokens.
 
     Raises:
@@ -105,7 +105,7 @@ class _Split:
         return self.by_tensor("num_key_value_heads", heads)
 
     def experts(self, experts: Experts) -> tuple[int, int]:
-        """The number of experts on a chip, and of the inner features that the chip has of each."""
+        """The number of experts on a chip, and the number of inner features that it has of each."""
         count = self._share("the number of experts", experts.count, self.parallel.expert, "expert")
         inner = self._share("the experts' inner size", experts.inner, self.parallel.of_expert, "tensor × data ÷ expert")
         return count, inner

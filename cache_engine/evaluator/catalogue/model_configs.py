@@ -233,7 +233,7 @@ def _latent(fields: _Fields, name: str) -> Published:
 
 
 def _chatglm(fields: _Fields, name: str) -> Published:
-    """Reads ChatGLM2 to GLM-4 in its first form, which have field names of their own."""
+    """Reads ChatGLM2 up to the first form of GLM-4; these models have their own field names."""
     heads, head = fields.whole("num_attention_heads"), fields.whole("kv_channels")
     hidden = fields.whole("hidden_size")
     if heads * head != hidden:

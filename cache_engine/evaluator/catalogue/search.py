@@ -281,7 +281,7 @@ def _shapes_by_model() -> dict[str, dict[tuple[int, int], None]]:
 def _models_called(word: str) -> tuple[str, ...]:
     """The model with this name, else the models whose names begin with it.
 
-    A word that could be the digits of a key is not looked up as a beginning.
+    A word that could be the digits of a key is not taken as the beginning of a name.
     """
     if word in _names():
         return (word,)

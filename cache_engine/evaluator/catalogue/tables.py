@@ -78,7 +78,7 @@ class ModelShape:
         return -(-tokens * self.experts_per_token * shares // self.experts)
 
     def row_sizes(self, tokens: Sizes, mode: Mode = Mode.BATCHED) -> Sizes:
-        """Every m for these numbers of tokens; of an expert also each m in between, because its share varies."""
+        """Every m for these numbers of tokens; for an expert, also each m in between, because its share varies."""
         if not self.experts or mode is Mode.MASKED:
             return tokens
         # An expert gets at most one row more for a further token, so a range makes a range.

@@ -459,7 +459,7 @@ def _new_result(entry: Entry) -> NewResult:
 
 
 def _superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pruned]:
-    """The results of an accelerator that pruning would remove: unused since ``expiry`` or, of too many, the oldest."""
+    """The results of an accelerator that pruning would remove: unused since ``expiry``, or the oldest if too many."""
     used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
     too_many = len(used) - max_entries
     count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0

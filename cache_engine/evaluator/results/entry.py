@@ -204,7 +204,7 @@ def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
 
 
 def last_used(snapshot: Snapshot, key: str) -> float:
-    """The time when a result was last used or else made, in seconds since 1970; 0 if the result cannot be read."""
+    """The time when a result was last used or, if never, made, in seconds since 1970; 0 if the result is unreadable."""
     used = snapshot.usage.get(key)
     if used is None:
         with suppress(CorruptEntry):

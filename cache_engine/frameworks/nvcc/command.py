@@ -41,12 +41,12 @@ _PLACES = ("output-file o", "dependency-output MF", "dependency-target-name MT",
 _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a digit
 
 _DEBUG = ("generate-line-info", "device-debug", "debug", "source-in-ptx")
-"""Options that put absolute paths into the output, so that the command's absolute paths are in the key."""
+"""Options that put absolute paths into the output. With one of them, the key contains the command's absolute paths."""
 _PASSED = (
     "keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun", "run", "link",
     "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h",
 )  # fmt: skip
-"""Options that are not understood, each with its own count in ``stats``; all others are "unknown option"."""
+"""Options that are not understood but have their own count in ``stats``; all others count as "unknown option"."""
 _STOPPING = (
     "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES", "PTXAS_FLAGS",
     "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH", "GCC_EXEC_PREFIX",
@@ -89,7 +89,7 @@ class Command:
 
     Attributes:
         compiler: the path of nvcc, as it was given.
-        options: what decides the output, in order, without paths: pairs of name and value.
+        options: the options that decide the output, in order, without paths: pairs of name and value.
         variables: the environment variables that nvcc and the host's compiler read.
         roots: directories where includes are looked for, as they were given, each once.
         source, output: paths, as they were given.

@@ -43,7 +43,7 @@ _NAME = re.compile(rb"[<\"](?! )([^<>\"()\n]{1,200})[>\"]")
 _ABSOLUTE = re.compile(rb"[<\"](/[^<>\"\n]{1,4096})[>\"]")
 _MORE_ROOTS = ("/usr/local/include",)  # of GCC, before /usr/include; often empty
 _OF_STUBS = ("crt/host_runtime.h", "fatbinary_section.h")
-"""Files that nvcc's own code for an object file includes, so that no dependency file lists them."""
+"""Files included by the code that nvcc itself adds to an object file; no dependency file lists them."""
 
 # The roots that no option names: the folder of the source, the toolkit, the working directory; and no root.
 SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
@@ -184,13 +184,16 @@ class Roots:
         return found
 
     def are_others_now(self) -> bool:
-        """Whether a directory was replaced since: a link or rename may exchange all files and leave their times."""
+        """Whether a directory was replaced after ``__init__``.
+
+        A link or rename may exchange all files without changing their times.
+        """
         return self._identities() != self._before
 
     def nested(self) -> list[str]:
-        """The command's directories that lie inside others of them, each as a text that says where.
+        """The command's directories that lie inside others, each as a text that says where.
 
-        On another machine they must be nested alike, since files are named from the outer one.
+        On another machine, they must be nested in the same way: a file is named from the outer directory.
         """
         return [
             f"{name} in {outer}: {inside[len(way) :]}"
@@ -259,7 +262,7 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
 
 
 def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The names of wanted files by the path of their folder: each folder in ``wanted``, below each of ``folders``.
+    """The names of wanted files, by folder path: each folder in ``wanted`` is joined to each of ``folders``.
 
     A path is left out if its first part below one of ``folders`` does not exist.
     """

@@ -37,9 +37,9 @@ _TEMPLATES = {
     "sm100_fp8_gemm_1d1d_impl": (_SM100, (14, 15)),
     "sm100_bf16_gemm_impl": (_SM100, (14, 15)),
 }
-"""For each template: the names of the first of its arguments that are numbers in a row, and the lengths that such a row
-may have. The row comes after the majors of the operands. Releases differ after its first seven numbers; in a row of
-another length, no number gets a name.
+"""For each template: names for the first numbers in its row of number arguments, and the lengths that the row may have.
+The row follows the arguments with the operands' major dimensions. Releases differ after the row's first seven numbers;
+if the row has another length, no number gets a name.
 """
 
 

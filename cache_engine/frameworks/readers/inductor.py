@@ -1,4 +1,4 @@
-"""Reads Inductor's cache: graphs that torch.compile compiled, those of AOTAutograd around them, and generated code.
+"""Reads Inductor's cache: graphs that torch.compile compiled, AOTAutograd's entries around them, and generated code.
 
 Entries are pickles, and never unpickled: ``plain_values`` takes the texts out of them. Layout and texts:
 ``torch/_inductor/codecache.py`` and ``output_code.py``, ``torch/_functorch/_aot_autograd/autograd_cache.py`` and
@@ -45,7 +45,7 @@ _GROUPS = {"inductor_config": "config", "inductor_config_comms": "config of comm
            "system_info": "system", "gm": "graph", "example_inputs": "graph"}  # fmt: skip
 _GROUP = re.compile(r"(inductor_config(?:_\w{1,40})?|fx_kwargs|system_info)\[([^\]]{1,300})\]")
 _PROCESS = re.compile(r" at 0x[0-9a-f]{6,16}\b")
-"""The address of an object, which is another one in each process and no input of the key."""
+"""A pattern for an object's address, which differs between processes and is no input of the key."""
 _VERSION = re.compile(r"^# torch version: ([\w.+-]{1,60})$", re.MULTILINE)
 _PLACE = re.compile(r"# File: ([^\n:]{1,300}):\d{1,9} in ([\w<>.]{1,100})")
 _DEVICE = re.compile(r"device\(type='(\w{1,20})'")
@@ -78,7 +78,7 @@ class Inductor(Sized):
                     yield Place(self.kind, path, "vLLM", place.replaced_by)
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """The entry of a graph's folder, with what its pickle says; that of another file, by size and age."""
+        """The entry of a graph's folder, with the facts in its pickle; for other files, an entry with size and age."""
         why = _CODE
         if _ENTRY.fullmatch(path):
             try:
@@ -154,7 +154,7 @@ def _is_wanted(name: str, value: str | int) -> bool:
 
 
 def _entry(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
-    """The entry of a graph, or of AOTAutograd, whose version is that of its forward graph."""
+    """The entry of a graph or of AOTAutograd. AOTAutograd's entry has the version of its forward graph."""
     read, listing = _pickle(folder), folder.list()
     version, why = read.version, "it does not state the version of torch"
     if read.graphs and version is None:
@@ -182,7 +182,7 @@ def _entry(root: Folder, folder: Folder, path: str, stamp: str) -> Entry:
 
 
 def _config(read: _Read) -> dict[str, Value]:
-    """The kind of a graph, its device and number of kernels; of AOTAutograd's entry, the keys of its graphs."""
+    """The kind of a graph, its device and number of kernels; for an entry of AOTAutograd, the keys of its graphs."""
     variants: dict[str, Value] = {} if read.variants == 1 else {"variants": read.variants}
     if read.graphs:
         keys = (key[: _SHOWN_DIGEST + 1] for key in read.graphs)

@@ -63,7 +63,7 @@ class CuPy(Reader):
         return made(path, stamp_of(status), status, {**facts, "parts": tuple(parts)}, unread)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """The bytes of a part; of a program only the CUBIN, without the digest and the names before it.
+        """The bytes of a part; for a program, only the CUBIN, without the digest and the names before it.
 
         CuPy cuts off the CUBIN's last byte, a zero, without which NVIDIA's tools read nothing; the zero is added here.
         """
@@ -139,7 +139,7 @@ _BELOW = "cuda-python/program-cache"
 
 
 class CudaCore(Reader):
-    """The reader of cuda.core's cache. Directories other than the default are each program's own choice."""
+    """The reader of cuda.core's cache in its default directory; each program may choose another directory."""
 
     kind = "cuda_core"
     title = "cuda.core"

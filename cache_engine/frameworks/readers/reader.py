@@ -200,8 +200,8 @@ class Reader:
 def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
     """Makes an entry from its path, stamp, facts and reasons for unknown facts.
 
-    ``times`` is the status of a file: the entry was made when it was written and, if the file system notes reads, used
-    when it was last read.
+    ``times`` is a file's status. The file's last write is when the entry was made; its last read, if the file system
+    notes reads, is when the entry was used.
     """
     last_used_at = times.st_atime if times.st_atime > times.st_mtime else None
     known = {"id": id_of(path), "stamp": stamp, "created_at": times.st_mtime, "last_used_at": last_used_at, **facts}
@@ -209,7 +209,7 @@ def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any],
 
 
 def nothing_known(why: str, state: State = State.COMPLETE) -> Known:
-    """The facts about an entry whose content is not read: only its state; the reason for all others is ``why``."""
+    """The facts about an entry whose content is not read: its state; for all other facts, the reason ``why``."""
     return {"state": state}, {"name": why, **without_binary(why)}
 
 
@@ -228,7 +228,7 @@ def plan_local(
 ) -> DeletePlan | Failure:
     """A plan that deletes entries while programs run, for a framework that treats a missing entry as a miss.
 
-    A ``Failure`` on a network file system, where a program may still be reading an entry that is deleted.
+    A ``Failure`` on a network file system: there, an entry may vanish while a program reads it.
 
     Args:
         which: a pattern for the paths of entries that can be deleted in this way.
@@ -329,8 +329,8 @@ class Sized(Reader):
 
     Attributes:
         others: names in the cache's directory that are not entries: caches of other readers, and locks.
-        used: two endings of names: that of a file which the framework writes at each use of an entry, and that of the
-            entry.
+        used: two endings of file names: of the file that the framework writes at each use of an entry, and of the
+            entry itself.
     """
 
     others: tuple[str, ...] = ()

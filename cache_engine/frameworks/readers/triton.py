@@ -72,7 +72,7 @@ _RESULTS = frozenset(
 READ_WITHIN_S = 3.0
 """Seconds that Triton may take to read the files that a group file names; usually it takes milliseconds."""
 BUILT_WITHIN_S = 600.0
-"""Seconds. A folder that was written more recently may be that of a kernel being compiled."""
+"""Seconds. A folder that was written more recently may belong to a kernel that is still being compiled."""
 _USES_WITHOUT_IRS = re.compile(r"3\.9\.\d")
 """The versions of Triton that use an entry whose group file names no IR, as tests have shown. Triton itself writes such
 entries if ``TRITON_STORE_BINARY_ONLY`` is set.
@@ -209,7 +209,7 @@ def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
 
 
 def _thinning(place: Path, root: Folder, entry: Entry, now: float) -> Deletion:
-    """The deletion of an entry's IRs; raises ``Unread`` if they must stay, ``FileNotFoundError`` if it was deleted."""
+    """The deletion of an entry's IRs; raises ``Unread`` if they must stay, ``FileNotFoundError`` if they are gone."""
     with root.enter(name_of(entry.id)) as folder:
         state, files = state_of(folder), folder.list().files
         # After that look: what was written before it is found to be new here, what comes later changes the state.

@@ -66,7 +66,7 @@ class VLLM(Reader):
         return super().entry(place, above, path, known)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """The facts that the inputs of the key state; the parts of the entry, with the files of unpacked artifacts."""
+        """The facts that the key's inputs state, and the entry's parts, including the files of unpacked artifacts."""
         facts, unread = _facts(folder, path, listing.files)
         parts = [*self.parts(path, listing)]
         for inner in listing.folders:
@@ -109,7 +109,7 @@ def is_secret(variable: str, value: object) -> bool:
 
 
 def _shown(name: str, value: object) -> str:
-    """The value of an input as text; that of a secret, such as a password in a variable, is replaced by its digest."""
+    """The value of an input as text; a secret value, such as a variable with a password, is replaced by its digest."""
     text = "" if value is None else str(value)
     if text and is_secret(name, value):
         return f"not shown ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"

@@ -1,8 +1,8 @@
 """Reads machine code as nvdisasm prints it: its lines of source and PTX, its registers, and its stalls.
 
-Source: NVIDIA's "CUDA Binary Utilities", "nvdisasm". ``-gi`` and ``-gp`` write what the line tables say before the
-first instruction that it holds for. ``-lrm narrow`` writes a table at the right, with a character for each register:
-``^`` is defined here, ``v`` used, ``x`` both, ``:`` holds a value. ``-hex`` writes the encoding in two lines.
+Source: NVIDIA's "CUDA Binary Utilities", "nvdisasm". ``-gi`` and ``-gp`` write each entry of the line tables before
+the first instruction that the entry describes. ``-lrm narrow`` writes a table at the right, with a character for each
+register: ``^`` is defined here, ``v`` used, ``x`` both, ``:`` holds a value. ``-hex`` writes the encoding in two lines.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Row:
 
 
 def _rows(printed: str) -> list[_Row]:
-    """The rows of the tables of all functions; each has a head of its own, for it may use other registers."""
+    """The rows of the tables of all functions; each table has its own head: functions may use other registers."""
     names: list[str] = []
     columns: list[tuple[int, str, int]] = []
     rows: list[_Row] = []
@@ -165,11 +165,11 @@ _TARGET = re.compile(r"\.L_?\w+|\$[\w$]+")
 _MENTIONED = re.compile("[v^x]")
 _DEFINED, _USED = range(2)
 _MOST = 500_000
-"""The most steps to follow values: ten times those of a large kernel. Beyond, no values are known."""
+"""The most steps to follow values: ten times those of a large kernel. Beyond these steps, no values are known."""
 
 
 class _Forest:
-    """Values that are joined when they turn out to be one: where two paths meet, both may have defined it."""
+    """Values, which are joined when they turn out to be one: where two paths meet, each path may have defined it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,4 +1,4 @@
-"""Marks of a code text, and its lines: classes of instructions, the main loop, and declarations to fold.
+"""Marks in a kernel's text of code: classes of instructions, the main loop, and declarations that can be folded.
 
 Sources: for machine code NVIDIA's "CUDA Binary Utilities", tables "Instruction Set Reference"; for PTX its "PTX ISA",
 chapter "Instruction Set"; for Triton's IRs the operations of its dialects ``tt``, ``ttg`` and ``ttng``.
@@ -95,7 +95,7 @@ _LOOKED_AT = 2_000
 
 
 def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
-    """The class of each line's instruction; empty for a line without one. For source code, no classes at all."""
+    """The class of each line's instruction; empty for a line without one. For source code, the result is empty."""
     patterns = _COMPILED.get(language)
     if patterns is None:
         return ()
@@ -124,9 +124,9 @@ def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tupl
 def cycles_of(
     kinds: Sequence[str], stalls: Sequence[int], loop: tuple[int, int] | None
 ) -> tuple[tuple[str, int, int], ...]:
-    """Of a loop, for each class of instruction: its name, how many there are, and the sum of their stalls, in cycles.
+    """For each class of instruction in a loop: name, number of instructions, and sum of their stalls in cycles.
 
-    The last is of the instructions without a class; its name is empty. The sum of all is an estimate: how long one warp
+    The last item is for instructions without a class; its name is empty. All stalls together estimate how long one warp
     takes for a round if it never waits for memory, a barrier, or a busy unit, and if it skips nothing.
     """
     if loop is None or not stalls:

@@ -109,13 +109,13 @@ class GemmProblem:
             launch needs the scale of the result, and the epilogue has no beta.
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` lets the cache choose (that of the local GPU, else sm_90).
-        epilogue: the steps applied to the product before it is stored; by default, and with ``None``, none. int8
-            problems allow none.
+        epilogue: the steps applied to the product before it is stored; by default, and with ``None``, no steps. int8
+            problems allow no steps.
         specialisation: the sizes that are constants in the kernel; by default n and k.
         opt_level: the optimisation level of the compiler, 0 to 3.
         scales: the blocks of A and B that have a scale each; only for fp8, with k a multiple of 128 and the layout nt;
             by default none.
-        mode: whether the products are groups, whose numbers of rows are on the device; by default they are not. With
+        mode: whether the products are groups, with their numbers of rows in device memory; by default, no groups. With
             groups, A is stored by rows, and m is never a constant.
         fast_math: whether the compiler may use less exact arithmetic (``--use_fast_math``); by default, and with None,
             as the setting ``compiler_flags`` says.
@@ -219,7 +219,7 @@ class GemmProblem:
 
     @property
     def has_result_scale(self) -> bool:
-        """Whether a launch needs ``scale_result``, by which C is multiplied before rounding: if C is fp8."""
+        """Whether a launch needs ``scale_result``, by which C is multiplied before rounding; true if C is fp8."""
         return self.out_dtype in FP8
 
     @property
@@ -257,7 +257,7 @@ class GemmProblem:
 
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
-        """The m, n, k and batch for which the config is chosen; a bucket has one m, and dynamic kernels fixed sizes."""
+        """The m, n, k and batch for which the config is chosen; one m per bucket, fixed sizes for dynamic kernels."""
         specialisation = self.specialisation
         if specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES

@@ -150,8 +150,8 @@ SCALE_BLOCK = 128
 class Scales(StrEnum):
     """The blocks of A and of B that have a scale each (along columns of C and along k), and the type of the scales.
 
-    A has a scale for each row and each 128 elements of k. B has one for each block of 128 x 128, or like A for each
-    column. Scales are fp32, or E8M0: powers of two, stored as bytes, four along k in a word.
+    A has a scale for each row and each 128 elements of k. B has one for each block of 128 x 128 or, like A for rows,
+    for each column. Scales are fp32, or E8M0: powers of two, stored as bytes, four along k in a word.
     """
 
     NONE = ""
@@ -177,7 +177,7 @@ class Scales(StrEnum):
         return (m, columns), (-(-n // self.b_columns), columns)
 
     def sizes(self, m: int, n: int, k: int) -> tuple[int, int]:
-        """The bytes of the scales of A, and of those of B; 0 without scales."""
+        """The bytes of the scales of A, and of the scales of B; 0 without scales."""
         itemsize = 0 if not self else 1 if self.is_e8m0 else 4
         (a_rows, columns), (b_rows, _) = self.shapes(m, n, k)
         return itemsize * a_rows * columns, itemsize * b_rows * columns

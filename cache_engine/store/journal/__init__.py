@@ -3,7 +3,7 @@
 Each process writes to a file that it holds locked. When it ends, another process may append to the file, so there are
 about as many files as processes. A background thread writes counts of hits and misses in batches; a killed process
 loses at most its last batch. A line cut short by a kill ends at the next writer's newline and is skipped. The same
-thread folds a long journal, so its size is bounded.
+thread folds (see below) a long journal, so its size is bounded.
 
 To fold means: to add the contents of files that no process holds to the sums in ``snapshot.json``, and then to delete
 these files. ``fold`` first renames them, so that no writer reuses them. The snapshot names the files that it contains,

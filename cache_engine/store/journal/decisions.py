@@ -115,7 +115,7 @@ class DecisionReader:
     def new(self) -> list[Decision]:
         """The decisions since the last call, oldest first; the first call returns all.
 
-        From a file that cannot be read, there are none.
+        A file that cannot be read adds none.
         """
         is_whole = False
         with ExitStack() as files:
@@ -163,7 +163,7 @@ def _mentions(path: Path, word: str) -> bool:
 
 
 def damaged_decisions(path: Path) -> tuple[int, int]:
-    """The number of whole lines of a file that are damaged or dated over a day ahead; and of all its whole lines.
+    """The number of whole lines of a file that are damaged or dated over a day ahead; and the number of all.
 
     Raises:
         CorruptEntry: when it is not a regular file, or too large.
@@ -190,7 +190,7 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Two numbers that identify a file: they differ once another file has its place, even one with the same inode."""
+    """Two numbers that identify a file: they change if another file takes its place, even one with the same inode."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ino, status.st_ctime_ns

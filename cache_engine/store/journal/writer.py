@@ -439,7 +439,7 @@ class NoJournal(Journal):
         """Drops the decision: there is no log."""
 
     def event(self, kind: str, **fields: object) -> None:
-        """Counts a kernel that was compiled and could not be stored. Without a store, none can."""
+        """Counts a kernel that was compiled and not stored, as every kernel without a store."""
         if kind == UNPUBLISHED:
             event = msgspec.convert({"kind": kind, "at": 0.0, **fields}, Event)
             with self._lock:

@@ -2,7 +2,7 @@
 
 vLLM calls ``register`` at its start, by the entry point ``vllm.general_plugins``, in each of its processes; nothing
 changes without the option. It serves models in fp16, bf16 and fp32, and models in fp8 with scales of 128 × 128 blocks.
-Each layer stays with vLLM, and the log says why, if its kernels cannot be compiled or loaded.
+If a layer's kernels cannot be compiled or loaded, the layer stays with vLLM, and the log says why.
 """
 
 from __future__ import annotations

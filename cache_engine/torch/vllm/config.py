@@ -27,12 +27,12 @@ class GemmCacheConfig(QuantizationConfig):  # type: ignore[misc]  # vLLM's types
 
     @classmethod
     def get_min_capability(cls) -> int:
-        """Any: a layer without kernels for this GPU stays with vLLM."""
+        """0, which means any: a layer without kernels for this GPU stays with vLLM."""
         return 0
 
     @staticmethod
     def get_config_filenames() -> list[str]:
-        """No file of a model."""
+        """An empty list: no file is needed."""
         return []
 
     @classmethod
@@ -44,7 +44,7 @@ class GemmCacheConfig(QuantizationConfig):  # type: ignore[misc]  # vLLM's types
     def override_quantization_method(
         cls, hf_quant_cfg: Any, user_quant: str | None, hf_config: Any = None  # noqa: ARG003 (vLLM passes it)
     ) -> str | None:  # fmt: skip
-        """The name, if the user chose it and the model is in fp8 with scales of 128 × 128 blocks.
+        """The option's name if the user chose it and the model is in fp8 with scales of 128 × 128 blocks.
 
         vLLM refuses the option for models that are quantized otherwise.
         """

@@ -1,7 +1,7 @@
-"""The methods of vLLM's linear layers, which call our operators. Each decides when its weights are loaded.
+"""The methods of vLLM's linear layers. They call our operators if the layer's kernels are ready.
 
-At that time, which is before vLLM captures CUDA graphs, the layer's kernels are compiled for every number of tokens
-that a step can have, and loaded for those that graphs are captured for.
+When a layer's weights are loaded, before vLLM captures CUDA graphs, its kernels are compiled for every number of tokens
+that a step can have, and loaded for the numbers that graphs are captured for.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Rows(NamedTuple):
     """The numbers of rows of a model's products.
 
     Attributes:
-        captured: those of CUDA graphs.
-        most: the largest.
+        captured: the numbers that have CUDA graphs.
+        most: the largest number.
     """
 
     captured: tuple[int, ...]
@@ -52,7 +52,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(config: Any) -> Rows:
-    """The numbers of rows by a config of vLLM; what is no possible number of rows is left out."""
+    """The numbers of rows that a config of vLLM states; impossible numbers are left out."""
     sizes = getattr(getattr(config, "compilation_config", None), "cudagraph_capture_sizes", None)
     most = getattr(getattr(config, "scheduler_config", None), "max_num_batched_tokens", None)
     possible = sizes if isinstance(sizes, list | tuple) else ()
@@ -78,7 +78,7 @@ def are_ready(form: Callable[..., tuple[Any, ...]], n: int, k: int, rest: tuple[
     """Compiles a layer's kernels, and loads those for CUDA graphs; logs the reason if a kernel is missing.
 
     Args:
-        form: the arguments of ``launches.plan_of`` for m, n, k and ``rest``.
+        form: returns the arguments of ``launches.plan_of`` for m, n, k and ``rest``.
     """
     try:
         plans = [launches.plan_of(*form(m, n, k, *rest)) for m in (rows.most, *rows.captured)]
@@ -132,7 +132,7 @@ def _why_not() -> str:
 
 @register_weight_loader_v2_supported_method
 class GemmCacheLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc]
-    """``torch.ops.gemm_cache.linear`` in a layer without quantization, if its kernels are there."""
+    """``torch.ops.gemm_cache.linear`` in a layer without quantization, if the layer's kernels are ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,11 +154,11 @@ class GemmCacheLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc]
 
 
 class GemmCacheBlockScaledKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[misc]
-    """``torch.ops.gemm_cache.scaled_mm`` of activations that vLLM has quantized; chosen by no layer but those below."""
+    """``torch.ops.gemm_cache.scaled_mm`` of activations that vLLM has quantized; only the layers below use it."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:  # noqa: ARG003
-        """Always, because a layer uses it only after its kernels were loaded."""
+        """Always true: a layer uses this class only after its kernels were loaded."""
         return True, None
 
     def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:  # noqa: N803 (vLLM's names)
@@ -170,7 +170,7 @@ class Fp8(Fp8Config):  # type: ignore[misc]
     """vLLM's config of fp8, whose linear layers have our kernels."""
 
     def get_quant_method(self, layer: Any, prefix: str) -> Any:
-        """The method of a layer: vLLM's, or ours in place of its linear ones."""
+        """The method of a layer: ours for a linear layer if we can serve, else vLLM's."""
         theirs = super().get_quant_method(layer, prefix)
         if type(theirs) is UnquantizedLinearMethod:
             return method_of(layer)
@@ -179,12 +179,12 @@ class Fp8(Fp8Config):  # type: ignore[misc]
 
 @register_weight_loader_v2_supported_method
 class GemmCacheFp8LinearMethod(Fp8LinearMethod):  # type: ignore[misc]
-    """vLLM's method of fp8 with our kernel, if that is there, in place of the one that vLLM chose."""
+    """vLLM's method of fp8, with our kernel, if it is ready, in place of the kernel that vLLM chose."""
 
     fp8_linear: Any
 
     def create_weights(self, layer: Any, *given: Any, **named: Any) -> None:
-        """As vLLM's. Our kernel is made here too, because vLLM's config is known here."""
+        """Creates the weights as vLLM does, and our kernel, because vLLM's config is known here."""
         super().create_weights(layer, *given, **named)
         self._rows = rows_of(get_current_vllm_config_or_none())
         self._ours = GemmCacheBlockScaledKernel(self.fp8_linear.config)
