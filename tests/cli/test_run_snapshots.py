@@ -283,7 +283,7 @@ def killed(*arguments, **others):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments, **others)
 if {option!r} == "--save":
-    real, snapshots.put_group = snapshots.put_group, killed
+    real, snapshots.bundles.put_group = snapshots.bundles.put_group, killed
     snapshots._is_stored = lambda *_: False
 else:
     real, restore._is_renamed = restore._is_renamed, killed
