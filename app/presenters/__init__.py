@@ -1,1 +1,1 @@
-"""From rows to what is shown: tables, figures and words, a module for each page."""
+"""From rows to what is shown on pages: tables, figures and words."""

@@ -138,7 +138,7 @@ def _serve(layout: StoreLayout, command: Command, found: Group, document: result
 
 
 def _write(path: str, data: bytes) -> None:
-    """Writes a file whole or not at all, also where this process is killed; but writes a link's target in place."""
+    """Writes a file whole or not at all, even if killed; in place for a link or without ``O_TMPFILE``."""
     folder = os.path.dirname(path) or "."
     if not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path)):
         try:

@@ -250,7 +250,7 @@ class BlockSearch:
     def _largest(
         self, block: cost.Block, steps: int, sizes: NDArray[np.int64], limit: int, *, m: int = 0, n: int = 0
     ) -> int:
-        """The largest tile size of one dimension that needs at most ``steps`` tiles along k.
+        """The largest tile size along m or n with at most ``steps`` tiles along k.
 
         The tile's size in the other dimension is ``m`` or ``n``. Larger tiles need more steps, so the size is found by
         bisection.

@@ -93,7 +93,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
 
 
 def adapted_row(group: Group, stored_bytes: int, stamp: str) -> Row:
-    """The row of ``adapted`` for another framework's kernel in the store: its facts, and its bytes on disk."""
+    """The row of ``kernels`` for another framework's kernel in the store: its facts, and its bytes on disk."""
     known = describe(group)
     config = config_text(known)
     searched = (known.name, group.key, group.framework, known.version, known.arch, known.compiler, config)

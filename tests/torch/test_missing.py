@@ -39,8 +39,13 @@ def test_the_readmes_snippet_runs_as_printed(tmp_path: Path) -> None:
     )
     program = snippet.replace("torch.compile(model)", "torch.compile(model, backend='aot_eager')")
     assert program != snippet  # without the C++ compiler that Inductor needs
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    environment = {**os.environ, "GEMM_CACHE_DIR": str(tmp_path / "store")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
     assert done.stdout == "2 linear layers swapped, 0 left\n", done.stderr
+    with open_cache(tmp_path / "store", create=False) as cache:
+        assert len(list(cache.records())) == 2  # warmed
 
 
 @needs_torch

@@ -46,7 +46,7 @@ _UNKNOWN = LaunchTime(0.0, UNKNOWN)
 
 
 class LaunchTimes:
-    """Launch times on one GPU for each target: the GPU measured last, else the first GPU of the model with this target.
+    """Launch times on one GPU for each target: the GPU measured last, else the model's first GPU with this target.
 
     Attributes:
         gpus: by target and then by source, the name of the GPU to which the times returned so far apply.
