@@ -26,7 +26,7 @@ SEARCHED = "search field drawn last, and its text"
 """The session variable with the last drawn search field of the page Kernels and its text, which views share."""
 _RESULTS = "results last seen"
 _OPENED, _DRAWN = "page opened last", "address drawn last"
-_LINK = "parameters of the link from another page"
+_LINK, _USED = "parameters of the link from another page", "a widget was used"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 _PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
 _SIGN_S = 0.2
@@ -166,6 +166,7 @@ def remember_address() -> None:
     """Stores the address that the page has now, for ``renew_address``."""
     run = get_script_run_ctx()
     if run is not None:
+        st.session_state[_USED] = False
         with suppress(AttributeError):  # of a later Streamlit: then the browser's address counts
             st.session_state[_DRAWN] = run.page_script_hash, _unbound(run)
 
@@ -189,10 +190,16 @@ def renew_address() -> None:
     except AttributeError:  # of a later Streamlit
         return
     if used:
+        st.session_state[_USED] = True
         sent = _unbound(run)
         for name in sent.keys() - drawn.keys():
             del st.query_params[name]
         st.query_params.update({name: values for name, values in drawn.items() if values != sent.get(name)})
+
+
+def follows_widget() -> bool:
+    """Whether the page is drawn because the reader used a widget: then the address brings no choice of a link."""
+    return bool(st.session_state.get(_USED))
 
 
 def _unbound(run: ScriptRunContext) -> dict[str, list[str]]:

@@ -110,7 +110,9 @@ def _chosen_rule(rules: Mapping[str, str]) -> str:
     """The chosen rule or, after a click on a link, the rule in the address."""
     default = rule_in({"keys": st.query_params.get("keys", "")}, rules)
     addressed = rule_in(st.query_params.to_dict(), rules)
-    if addressed != st.session_state.get(_ADDRESSED) or st.session_state.get("rule") not in rules:
+    # A quick reader's next choice can end a drawing between the two lines that store the choice before it.
+    linked = addressed != st.session_state.get(_ADDRESSED) and not widgets.follows_widget()
+    if linked or st.session_state.get("rule") not in rules:
         st.session_state["rule"] = addressed
     rule = st.radio("Delete", list(rules), format_func=lambda name: rules[name], key="rule", horizontal=True)
     st.session_state[_ADDRESSED] = rule

@@ -265,3 +265,13 @@ def _compared(link: object) -> list[tuple[str, str]]:
     asked = parse_qs(parameters)
     assert page == "compare"
     return [(asked[f"cache_{side}"][0], asked[f"entry_{side}"][0]) for side in "ab"]
+
+
+def test_a_choice_made_while_the_one_before_was_stored_halfway_stays(machine: Machine) -> None:
+    """As where a quick reader's next choice ends the drawing of a page."""
+    app = machine.open()
+    app.session_state["rule in the address"] = "versions"  # stored, but the address was not
+    (rule,) = [one for one in app.radio if one.label == "Delete"]
+    app = sound(rule.set_value("bytes").run())
+    assert app.radio(key="rule").value == "bytes"
+    assert "bytes" in app.query_params["rule"]
