@@ -159,7 +159,7 @@ def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
 
 
 def within(steps: Sequence[int], first: str, last: str) -> tuple[int, int]:
-    """The first and the last of the steps between two times of an address; if there is none, of all steps.
+    """The first and the last step between two times of an address; of all steps if no step is between.
 
     Args:
         first, last: seconds since 1970, as text from the address; any other text is no limit.

@@ -120,8 +120,8 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, files: tuple[P
     argument, environment or settings file. Changes nothing and needs no GPU.
 
     With --gpu, which takes a minute at most, every family computes small problems of each type and layout, in processes
-    of their own; the line of a wrong result has the command to see it again. Then layers of models are timed beside
-    cuBLAS, and compared with the GPU model's prediction.
+    of their own; a wrong result's line has a command that repeats it. Then layers of models are timed beside cuBLAS,
+    and compared with the GPU model's prediction.
     """
     only_with("--gpu", on_gpu, ("files",))
     for file in files:

@@ -225,7 +225,7 @@ class Ready:
 
 
 class Make(NamedTuple):
-    """Two functions that make the object to launch: with a kernel's code or, while there is none, without."""
+    """Two functions that make the object to launch: from a kernel's code, or without a kernel."""
 
     kernel: Callable[[bytes, str, Launch, GemmProblem, Any], Startable]
     product: Callable[[GemmProblem], Startable]

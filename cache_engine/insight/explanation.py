@@ -202,7 +202,7 @@ def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
 
 
 def asked_for(cache: Cache, key: CacheKey, within_s: float = 1.0) -> Selection | None:
-    """The most frequent request to this store for which the cache now selects this key; ``None`` if there is none.
+    """The most frequent request to this store for which the cache now selects this key; ``None`` if no request does.
 
     Args:
         within_s: the most seconds to search; the most frequent sizes of each shape are tried first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -62,7 +63,7 @@ _TILES_EACH = 4
 _ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # templates/epilogue.cuh
 
 
-class Family:
+class Family(ABC):
     """The base of all families: a generator of kernels of one kind. A subclass states how its kernels differ.
 
     The method ``constants`` is the most important: the constants and the template determine the source, so the key
@@ -92,36 +93,36 @@ class Family:
         """Whether the family computes the problem's kind of scales and groups; by default, it takes neither."""
         return not problem.scales and not problem.mode
 
+    @abstractmethod
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The lowest compute capability on which the family computes the type."""
-        raise NotImplementedError
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
         """The reason why no config can compute the problem, although the family has its type; ``None`` if one can."""
         return None
 
+    @abstractmethod
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs to consider for a problem; some may break a limit of the target."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The dynamic shared memory of one block, in bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The bytes that a block reads from shared memory for each step of block_k. Used to rank configs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
         """A lower bound of the registers of a thread: those for its part of C and its parts of the tiles of A and B.
 
         Used to rank and to refuse configs.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """The reason why the template cannot be compiled with these tiles; ``None`` if it can."""
-        raise NotImplementedError
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
         """The parts of operands that the copy engine (TMA) copies at once; empty if threads copy tiles themselves."""
@@ -134,9 +135,9 @@ class Family:
         """
         return 1
 
+    @abstractmethod
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
-        raise NotImplementedError
 
 
 def check_config(family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture) -> None:

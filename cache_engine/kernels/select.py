@@ -41,7 +41,7 @@ TO_PROVE = frozenset({Hopper.name})
 
 
 def plain_family(problem: GemmProblem, templates: str = ".cu") -> str | None:
-    """The best family for a problem, of those not in ``TO_PROVE``; ``None`` if there is none. Raises as ``choose``."""
+    """The best family for a problem that needs no proof; ``None`` if no such family takes it. Raises as ``choose``."""
     able = _families_for(problem, problem.target, None, templates)
     return next((family.name for family in able if family.name not in TO_PROVE), None)
 

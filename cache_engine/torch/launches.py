@@ -42,8 +42,8 @@ class Serving:
     Attributes:
         cache: the cache that kernels come from; by default the one that operators share.
         wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; ``None`` for no limit. After
-            that wait, until the kernel is ready, another correct stored kernel serves; if there is none, PyTorch
-            multiplies.
+            that wait, until the kernel is ready, another correct stored kernel serves, or without one PyTorch's own
+            product.
         strict_graphs: whether a call raises an error if its kernel is not loaded while a CUDA graph is captured.
             Otherwise the graph gets PyTorch's own product, and the log says so.
     """

@@ -236,7 +236,7 @@ def import_pack(
 def _take_hints(store: DiskStore, pack: Pack, dry_run: bool) -> list[Refused]:
     """Stores a pack's proofs of families as hints; returns the reason if they are refused, else an empty list.
 
-    If the pack's signers are checked, stores none, since nobody signs hints.
+    Stores no hints if signers of packs are checked, because hints are not signed.
     """
     try:
         hints = [] if pack.checks_signers else read_hints(pack.hints() or b"[]")
