@@ -71,7 +71,7 @@ def draw(permitted: bool) -> None:
 
 
 def _versions() -> list[str]:
-    return scan.choices((str(row["value"]) for row in context.ask(queries.counted, "version")), "versions")
+    return scan.choices(partial(entries.counted_values, "version"), "versions")
 
 
 def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import streamlit as st
 
@@ -23,8 +24,8 @@ _LIST = "entries"
 
 def frameworks() -> dict[str, str]:
     """The frameworks of which the last scan found entries: the kind of their cache, by title."""
+    asked = [value for value in scan.choices(tuple, "view") if value not in VIEWS]
     kinds = {row["kind"] for row in context.ask(queries.counted, "kind")}
-    asked = [value for value in scan.choices((), "view") if value not in VIEWS]
     titles = scan.titles() if kinds or asked else {}  # what reads the caches is imported only for entries
     kinds.update(kind for kind, title in titles.items() if title in asked)
     return {titles.get(kind, kind): kind for kind in sorted(kinds)}
@@ -86,8 +87,8 @@ def chosen(kind: str | None = None, prefix: str = "") -> EntryFilter:
     )  # fmt: skip
     columns = iter(st.columns(2 if kind else 3))
 
-    def choose(label: str, name: str, values: Iterable[str]) -> tuple[str, ...]:
-        known = scan.choices(values, name, f"{prefix}{name}")
+    def choose(label: str, name: str, find: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+        known = scan.choices(find, name, f"{prefix}{name}")
         given = [value for value in asked.get_all(name) if prefix and value in known]  # of an older link
         return tuple(
             next(columns).multiselect(
@@ -96,10 +97,15 @@ def chosen(kind: str | None = None, prefix: str = "") -> EntryFilter:
             )
         )  # fmt: skip
 
-    def found(column: str) -> set[str]:
-        return {str(row["value"]) for row in context.ask(queries.counted, column)}
-
-    kinds = (kind,) if kind else choose("Framework", "kind", found("kind"))
+    kinds = (kind,) if kind else choose("Framework", "kind", partial(counted_values, "kind"))
     return EntryFilter(
-        text or "", kinds, choose("Target", "arch", found("arch")), choose("State", "state", map(str, State))
+        text or "",
+        kinds,
+        choose("Target", "arch", partial(counted_values, "arch")),
+        choose("State", "state", partial(map, str, State)),
     )
+
+
+def counted_values(column: str) -> set[str]:
+    """The values of a column that entries in the index have, as text."""
+    return {str(row["value"]) for row in context.ask(queries.counted, column)}

@@ -116,16 +116,17 @@ def titles() -> Mapping[str, str]:
     return {kind: source.title for kind, source in sources().by_kind.items()}
 
 
-def choices(found: Iterable[str], *names: str) -> list[str]:
-    """The choices of a field: the values found, and until a scan has ended also those of the address.
+def choices(find: Callable[[], Iterable[str]], *names: str) -> list[str]:
+    """The choices of a field: the values in the index, and until a scan has ended also those of the address.
 
     A link is often opened before the scan has read every directory; Streamlit drops a choice that is not offered.
 
     Args:
+        find: asks the index for the values; called after the scan was looked at, since it may end between the two.
         names: the parameters of the address that have the field's values.
     """
     given = () if scanner().has_ended and not scanner().runs else names
-    return sorted({*found, *(value for name in given for value in st.query_params.get_all(name))})
+    return sorted({*find(), *(value for name in given for value in st.query_params.get_all(name))})
 
 
 def look() -> None:
